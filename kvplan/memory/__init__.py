@@ -1,0 +1,1 @@
+"""The rest of the GPU: weights and overheads."""

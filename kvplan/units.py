@@ -1,0 +1,112 @@
+"""Token counts, byte sizes, times: parsed and printed here and nowhere else.
+
+`k`, `K` and `Ki` are 1,024 tokens (the field's "128K" is 131,072). Byte sizes follow their
+spelling: GB is 10^9, GiB is 2^30. A bare number is itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kvplan.errors import InputError, show
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+
+MAX_TOKENS = 10**12
+
+_TOKEN_FACTORS = {"": 1, "k": KIB, "ki": KIB, "m": MIB, "mi": MIB}
+_BYTE_FACTORS = {
+    **{"": 1, "b": 1},
+    **{"k": KIB, "kib": KIB, "ki": KIB, "kb": KB},
+    **{"m": MIB, "mib": MIB, "mi": MIB, "mb": MB},
+    **{"g": GIB, "gib": GIB, "gi": GIB, "gb": GB},
+    **{"t": TIB, "tib": TIB, "ti": TIB, "tb": TB},
+}
+_TIME_FACTORS = {"s": 1.0, "": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+_NUMBER = re.compile(r"([0-9][0-9_,]*)(?:\.([0-9]+))?([A-Za-z]*)")
+
+
+def _scaled(text: str, factors: dict[str, int]) -> int | None:
+    """Return `text` as an exact integer, or None when it isn't a whole number of units."""
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or len(text) > 40:
+        return None
+    whole, fraction, suffix = match.group(1), match.group(2) or "", match.group(3).lower()
+    if suffix not in factors:
+        return None
+    digits = whole.replace("_", "").replace(",", "") + fraction
+    value, remainder = divmod(int(digits) * factors[suffix], 10 ** len(fraction))
+    return value if remainder == 0 else None
+
+
+def parse_tokens(text: str | int, field: str = "--ctx") -> int:
+    """Parse a token count such as `131072`, `128k`, `128Ki` or `1M` (k = 1,024, M = 1,048,576).
+
+    Raises InputError when it is no whole number from 1 to 10^12.
+    """
+    value = text if isinstance(text, int) else _scaled(text, _TOKEN_FACTORS)
+    if value is None or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
+        raise InputError(
+            f"{field}: found {show(text)}, expected a whole number of tokens from 1 such as 131072, 128k or 1M"
+        )
+    return value
+
+
+def parse_bytes(text: str | int, field: str) -> int:
+    """Parse a size such as `80GB`, `9.5GiB` or `512M` (a bare letter is binary) into bytes.
+
+    Raises InputError when it is no positive size.
+    """
+    value = text if isinstance(text, int) else _scaled(text, _BYTE_FACTORS)
+    if value is None or isinstance(value, bool) or value < 1:
+        raise InputError(f"{field}: found {show(text)}, expected a size such as 80GB, 9.5GiB or a number of bytes")
+    return value
+
+
+def parse_seconds(text: str, field: str) -> float:
+    """Parse a duration such as `30ms`, `2s` or `1.5min` into seconds.
+
+    Raises InputError when it is no positive duration.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or len(text) > 40 or match.group(3).lower() not in _TIME_FACTORS:
+        raise InputError(f"{field}: found {show(text)}, expected a duration such as 30ms, 2s or 1.5min")
+    return (
+        float(f"{match.group(1).replace('_', '').replace(',', '')}.{match.group(2) or 0}")
+        * _TIME_FACTORS[match.group(3).lower()]
+    )
+
+
+def tokens(count: int) -> str:
+    """Format a token count: `131,072`."""
+    return f"{count:,}"
+
+
+def _decimal(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    if value >= 99.95:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 9.995 or value == int(value) else f"{value:.3f}"
+
+
+def gib(count: int) -> str:
+    """Format bytes in the largest fitting binary unit: `40.00 GiB`, `18.75 MiB`, `584 B`."""
+    for factor, unit in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= factor:
+            return f"{_decimal(count / factor)} {unit}"
+    return f"{count} B"
+
+
+def gb(count: int) -> str:
+    """Format bytes in the largest fitting decimal unit: `42.95 GB`."""
+    for factor, unit in ((TB, "TB"), (GB, "GB"), (MB, "MB"), (KB, "kB")):
+        if count >= factor:
+            return f"{_decimal(count / factor)} {unit}"
+    return f"{count} B"
+
+
+def both(count: int) -> str:
+    """Format bytes with both readings, since 40 GiB is 42.9 GB: `40.00 GiB (42.95 GB)`."""
+    return gib(count) if count < KIB else f"{gib(count)} ({gb(count)})"
