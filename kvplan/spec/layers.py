@@ -48,8 +48,9 @@ class Indexer:
     """A learned selector beside attention: one key per `pool` tokens is stored, `top_k` entries are then read.
 
     `top_k` counts tokens (or compressed entries, where the layer is compressed), not blocks. `heads` are the
-    indexer's query heads: they cost FLOPs and no cache. `owns_keys` is False on a layer that reuses the selection
-    of an earlier one. `key_format` pins the key's stored format where the model's published code fixes it.
+    indexer's query heads: they cost FLOPs and no cache. `owns_keys` is False on a layer that stores no key of its
+    own: it reuses the selection of an earlier layer or, with `scans_keys`, makes its own from that layer's keys.
+    `key_format` pins the key's stored format where the model's published code fixes it.
     """
 
     __pydantic_config__: ClassVar[Any] = FORBID_EXTRA
@@ -59,6 +60,7 @@ class Indexer:
     heads: Count | None = None
     pool: Count = 1
     owns_keys: bool = True
+    scans_keys: bool = False
     key_format: Literal["fp8"] | None = None
 
 

@@ -1,0 +1,223 @@
+"""From a layer to its cache: which parts it stores, how many entries each holds and what one entry costs.
+
+This is the one place where geometry becomes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from kvplan.cache.entries import EntryLaw
+from kvplan.cache.formats import STATE_DTYPE_BYTES, KeyValue, SplitRow, TokenGroups, find_format
+from kvplan.cache.precision import MODEL_DTYPE_BYTES, Precision
+from kvplan.cache.state import FP32_BYTES, StatePart, compressor_state, recurrent_state
+from kvplan.spec import layers as kinds
+
+Role: TypeAlias = Literal["growing", "state", "cross"]
+ENTRY_ONCE = EntryLaw(constant=1, grows=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of one layer's cache: K and V, a latent, index keys, compressed entries or a state tensor.
+
+    `entry_bytes` is what one entry costs; under a token-grouped dtype (`grouped`) the cost depends on how many there
+    are. `stored` counts the entries held, `read` those that one decode step loads. `kept` says why the part did not
+    take the asked dtype, where it didn't.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    stored: EntryLaw
+    read: EntryLaw
+    entry_bytes: int
+    entry_formula: str
+    grouped: TokenGroups | None = None
+    heads: int = 0
+    key_width: int = 0
+    value_width: int = 0
+    kept: str | None = None
+
+    def bytes(self, entries: Any) -> Any:
+        """Bytes of `entries` entries of one layer; an integer or a numpy array of integers."""
+        if self.grouped is None:
+            return entries * self.entry_bytes
+        return self.grouped.size(entries, self.heads, self.key_width, self.value_width)
+
+    def stored_bytes(self, n: Any) -> Any:
+        """Bytes one layer holds for one sequence of `n` tokens."""
+        return self.bytes(self.stored.count(n))
+
+    def read_bytes(self, n: Any) -> Any:
+        """Bytes one layer loads in one decode step of a sequence of `n` tokens."""
+        return self.bytes(self.read.count(n))
+
+    def slope(self, n: int) -> Fraction:
+        """Bytes that one more token adds to one layer at `n` tokens, averaged over compression ratio and groups."""
+        rate = self.stored.slope(n)
+        if self.grouped is None or rate == 0:
+            return rate * self.entry_bytes
+        period = self.grouped.residual
+        return Fraction(self.stored_bytes(n + period) - self.stored_bytes(n), period)
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """What besides its geometry decides a layer's parts."""
+
+    precision: Precision
+    meta_tokens: int = 0
+    encoder_tokens: int | None = None
+    skipped: bool = False
+
+
+def layer_parts(layer: kinds.SingleLayer, context: LayerContext) -> tuple[Part, ...]:
+    """The parts one layer stores. A layer that shares another's cache or has none stores nothing."""
+    match layer:
+        case kinds.FullAttention():
+            law = EntryLaw(constant=context.meta_tokens)
+            read = _selected(law, layer.indexer)
+            return (_attention(layer, law, read, context), *_index_keys(layer.indexer, 1, context))
+        case kinds.SlidingWindow():
+            law = EntryLaw(window=layer.window, constant=context.meta_tokens)
+            return (_attention(layer, law, law, context),)
+        case kinds.ChunkedAttention():
+            law = EntryLaw(window=layer.chunk, constant=context.meta_tokens)
+            return (_attention(layer, law, law, context),)
+        case kinds.LatentAttention():
+            law = EntryLaw(window=layer.window, constant=context.meta_tokens)
+            read = _selected(law, layer.indexer)
+            return (_latent(layer, law, read, context), *_index_keys(layer.indexer, 1, context))
+        case kinds.CompressedSparse():
+            return tuple(_compressed(layer, context))
+        case kinds.CrossAttention():
+            law = EntryLaw(constant=layer.encoder_tokens or context.encoder_tokens or 0, grows=False)
+            return (replace(_attention(layer, law, law, context), name="cross K and V", role="cross"),)
+        case kinds.SharedCache() | kinds.NoCache():
+            return ()
+        case _:
+            return tuple(
+                _state(part, layer.state_dtype if hasattr(layer, "state_dtype") else None, context)
+                for part in recurrent_state(layer)
+            )
+
+
+def _selected(law: EntryLaw, indexer: kinds.Indexer | None) -> EntryLaw:
+    return law if indexer is None or indexer.top_k is None else replace(law, limit=indexer.top_k)
+
+
+def _refused(kind: str, context: LayerContext) -> str:
+    return f"{context.precision.name} has no layout for {kind}: it stays in 16 bits"
+
+
+def _attention(
+    layer: kinds.FullAttention | kinds.SlidingWindow | kinds.ChunkedAttention | kinds.CrossAttention,
+    stored: EntryLaw,
+    read: EntryLaw,
+    context: LayerContext,
+) -> Part:
+    key_width, heads = layer.head_dim, layer.kv_heads
+    value_width = getattr(layer, "v_head_dim", None) or key_width
+    precision, name, kept = context.precision, context.precision.name, None
+    rows = precision.attention
+    if context.skipped:
+        rows, name, kept = _sixteen_bit(), "bf16", "skipped by request: it stays in 16 bits"
+    elif precision.key.tokens is not None:
+        return Part(
+            "K and V", "growing", name, stored, read,
+            entry_bytes=heads * -(-int((key_width + value_width) * precision.key.effective_bits(key_width)) // 8),
+            entry_formula=f"{heads} KV heads x ({key_width} + {value_width}) values, grouped along tokens",
+            grouped=precision.key.tokens, heads=heads, key_width=key_width, value_width=value_width,
+        )  # fmt: skip
+    elif rows is None:
+        rows, name, kept = _sixteen_bit(), "bf16", _refused("K and V heads", context)
+    key_text, value_text = rows.key.text("values"), rows.value.text("values")
+    if key_text == value_text and key_width == value_width:
+        formula = f"2 x {heads} KV heads x {key_width} x {key_text}"
+    else:
+        formula = f"{heads} KV heads x (K {key_width} x {key_text}; V {value_width} x {value_text})"
+    return Part("K and V", "growing", name, stored, read, rows.size(heads, key_width, value_width), formula, kept=kept)
+
+
+def _sixteen_bit() -> KeyValue:
+    rows = find_format("bf16").attention
+    assert rows is not None
+    return rows
+
+
+def _record(
+    widths: tuple[int, int], record: SplitRow | None, kind: str, context: LayerContext
+) -> tuple[int, str, str, str | None]:
+    """Bytes, formula, dtype name and refusal of one latent or compressed record."""
+    name, kept = context.precision.name, None
+    if context.skipped:
+        record, kept = None, "skipped by request: it stays in 16 bits"
+    elif record is None:
+        kept = _refused(kind, context)
+    if record is None:
+        record, name = find_format("bf16").latent, "bf16"
+        assert record is not None
+    return record.size(*widths), record.text(*widths), name, kept
+
+
+def _latent(layer: kinds.LatentAttention, stored: EntryLaw, read: EntryLaw, context: LayerContext) -> Part:
+    key = context.precision.key
+    record = key.indexed_latent if layer.indexer is not None else key.latent
+    kind = "an MLA latent beside an indexer" if layer.indexer is not None else "an MLA latent"
+    size, formula, name, kept = _record((layer.latent_dim, layer.rope_dim), record, kind, context)
+    return Part("latent", "growing", name, stored, read, size, formula, kept=kept)
+
+
+def _index_keys(indexer: kinds.Indexer | None, ratio: int, context: LayerContext) -> tuple[Part, ...]:
+    """The keys a layer stores for its indexer, or only reads when they belong to an earlier layer."""
+    if indexer is None or not (indexer.owns_keys or indexer.scans_keys):
+        return ()
+    name, row = context.precision.index_row(indexer)
+    law = EntryLaw(ratio=ratio * indexer.pool)
+    stored = law if indexer.owns_keys else EntryLaw(grows=False)
+    kept = "the model's published code fixes this format" if indexer.key_format is not None else None
+    return (
+        Part(
+            "index keys",
+            "growing",
+            name,
+            stored,
+            law,
+            row.size(indexer.key_dim),
+            f"{indexer.key_dim} x {row.text('values')}",
+            kept=kept,
+        ),
+    )
+
+
+def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterator[Part]:
+    widths = (layer.head_dim - layer.rope_dim, layer.rope_dim)
+    size, formula, name, kept = _record(widths, context.precision.key.compressed, "DeepSeek V4 records", context)
+    window = EntryLaw(window=layer.window)
+    yield Part("window", "growing", name, window, window, size, formula, kept=kept)
+    if layer.ratio is None:
+        return
+    law = EntryLaw(ratio=layer.ratio)
+    stored = law if layer.owns_compressed else EntryLaw(grows=False)
+    yield Part("compressed", "growing", name, stored, _selected(law, layer.indexer), size, formula, kept=kept)
+    yield from _index_keys(layer.indexer, layer.ratio, context)
+    for part in compressor_state(layer):
+        yield _state(part, None, context)
+
+
+def _state(part: StatePart, checkpoint_dtype: str | None, context: LayerContext) -> Part:
+    if part.precision == "conv":
+        dtype, width = "model dtype", MODEL_DTYPE_BYTES
+    elif part.precision == "fixed":
+        dtype, width = "float32", FP32_BYTES
+    else:
+        asked = context.precision.state
+        dtype = (checkpoint_dtype or "float32") if asked == "auto" else asked
+        width = STATE_DTYPE_BYTES[dtype]
+    return Part(
+        f"{part.name} state", "state", dtype, ENTRY_ONCE, ENTRY_ONCE, part.values * width, f"{part.formula} x {width} B"
+    )
