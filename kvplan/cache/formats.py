@@ -118,7 +118,7 @@ class TokenGroups:
     def size(self, entries: int, heads: int, key_width: int, value_width: int) -> int:
         """Bytes of K and V of `entries` tokens."""
         key_tail = entries % self.residual
-        value_tail = least(entries, self.residual)
+        value_tail: int = least(entries, self.residual)
         grouped = (entries - key_tail) // self.group * (self.group * self.bits // 8 + self.group_bytes)
         value_row = Row(bits=self.bits, group=self.group, group_bytes=self.group_bytes).size(value_width)
         keys = heads * key_width * (grouped + key_tail * 2)

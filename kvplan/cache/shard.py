@@ -32,7 +32,9 @@ def shard_layer(layer: kinds.SingleLayer, ranks: int) -> kinds.SingleLayer:
             groups = layer.groups if layer.groups % ranks == 0 else max(layer.groups, ranks)
             return replace(layer, heads=_share(layer.heads, ranks), groups=_share(groups, ranks))
         case kinds.GatedDelta():
-            return replace(layer, key_heads=_share(layer.key_heads, ranks), value_heads=_share(layer.value_heads, ranks))
+            return replace(
+                layer, key_heads=_share(layer.key_heads, ranks), value_heads=_share(layer.value_heads, ranks)
+            )
         case kinds.Kda() | kinds.Lightning() | kinds.Mlstm():
             return replace(layer, heads=_share(layer.heads, ranks))
         case kinds.RgLru():

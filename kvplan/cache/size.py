@@ -18,6 +18,7 @@ from typing import Any
 
 from kvplan.cache.layout import LayerContext, Part, Role, layer_parts
 from kvplan.cache.precision import Precision
+from kvplan.cache.shard import shard_layer
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.spec.layers import LAYER_BY_KIND, Layer, SharedCache
 from kvplan.spec.model import ModelSpec, branches
@@ -117,10 +118,12 @@ def plan_cache(
     *,
     encoder_tokens: int | None = None,
     drafting: bool = False,
+    ranks: int = 1,
 ) -> CachePlan:
     """Lay out the cache of `spec`. `encoder_tokens` feed cross attention where the checkpoint fixes none.
 
-    With `drafting` the model's draft (MTP) layers count too. Raises InputError for skip entries that name no layer.
+    With `drafting` the model's draft (MTP) layers count too; with `ranks` the plan is that of one tensor-parallel
+    rank. Raises InputError for skip entries that name no layer.
     """
     counts = _skip_split(spec, precision)
     if drafting:
@@ -128,24 +131,26 @@ def plan_cache(
     groups: list[Group] = []
     for name, count, skipped in counts:
         context = LayerContext(precision, spec.meta_tokens, encoder_tokens, skipped)
-        groups.extend(_groups(spec, name, count, context))
+        groups.extend(_groups(spec, name, count, context, ranks))
     return CachePlan(spec, precision, tuple(groups), sum(count for _, count, _ in counts))
 
 
-def _groups(spec: ModelSpec, name: str, count: int, context: LayerContext) -> Iterator[Group]:
+def _groups(spec: ModelSpec, name: str, count: int, context: LayerContext, ranks: int) -> Iterator[Group]:
     for branch in branches(spec.blocks[name]):
         if isinstance(branch, SharedCache):
-            yield from _borrowed(spec, name, branch, count, context)
+            yield from _borrowed(spec, name, branch, count, context, ranks)
         else:
-            for part in layer_parts(branch, context):
+            for part in layer_parts(shard_layer(branch, ranks), context):
                 owners = count if part.stored.grows or part.stored.constant else 0
                 yield Group(name, branch.kind, part, owners, count)
 
 
-def _borrowed(spec: ModelSpec, name: str, layer: SharedCache, count: int, context: LayerContext) -> Iterator[Group]:
+def _borrowed(
+    spec: ModelSpec, name: str, layer: SharedCache, count: int, context: LayerContext, ranks: int
+) -> Iterator[Group]:
     """A sharing layer loads its owner's K and V again and stores nothing; it reuses the owner's selection."""
     for branch in branches(spec.blocks[layer.owner]):
-        for part in () if isinstance(branch, SharedCache) else layer_parts(branch, context):
+        for part in () if isinstance(branch, SharedCache) else layer_parts(shard_layer(branch, ranks), context):
             if part.role == "growing" and part.name != "index keys":
                 yield Group(name, layer.kind, part, 0, count)
 
