@@ -26,7 +26,7 @@ class Part:
 
     `entry_bytes` is what one entry costs; under a token-grouped dtype (`grouped`) the cost depends on how many there
     are. `stored` counts the entries held, `read` those that one decode step loads. `kept` says why the part did not
-    take the asked dtype, where it didn't.
+    take the asked dtype, where it didn't; `dtype_source` tells who decides what the dtype costs.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Part:
     key_width: int = 0
     value_width: int = 0
     kept: str | None = None
+    dtype_source: str = ""
 
     def bytes(self, entries: Any) -> Any:
         """Bytes of `entries` entries of one layer; an integer or a numpy array of integers."""
@@ -132,6 +133,7 @@ def _attention(
             entry_bytes=heads * -(-int((key_width + value_width) * precision.key.effective_bits(key_width)) // 8),
             entry_formula=f"{heads} KV heads x ({key_width} + {value_width}) values, grouped along tokens",
             grouped=precision.key.tokens, heads=heads, key_width=key_width, value_width=value_width,
+            dtype_source=precision.key.source,
         )  # fmt: skip
     elif rows is None:
         rows, name, kept = _sixteen_bit(), "bf16", _refused("K and V heads", context)
@@ -140,7 +142,8 @@ def _attention(
         formula = f"2 x {heads} KV heads x {key_width} x {key_text}"
     else:
         formula = f"{heads} KV heads x (K {key_width} x {key_text}; V {value_width} x {value_text})"
-    return Part("K and V", "growing", name, stored, read, rows.size(heads, key_width, value_width), formula, kept=kept)
+    size, source = rows.size(heads, key_width, value_width), precision.source
+    return Part("K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source)
 
 
 def _sixteen_bit() -> KeyValue:
@@ -169,55 +172,57 @@ def _latent(layer: kinds.LatentAttention, stored: EntryLaw, read: EntryLaw, cont
     record = key.indexed_latent if layer.indexer is not None else key.latent
     kind = "an MLA latent beside an indexer" if layer.indexer is not None else "an MLA latent"
     size, formula, name, kept = _record((layer.latent_dim, layer.rope_dim), record, kind, context)
-    return Part("latent", "growing", name, stored, read, size, formula, kept=kept)
+    return Part("latent", "growing", name, stored, read, size, formula, kept=kept, dtype_source=key.source)
 
 
 def _index_keys(indexer: kinds.Indexer | None, ratio: int, context: LayerContext) -> tuple[Part, ...]:
     """The keys a layer stores for its indexer, or only reads when they belong to an earlier layer."""
     if indexer is None or not (indexer.owns_keys or indexer.scans_keys):
         return ()
+    asked = context.precision.index
     name, row = context.precision.index_row(indexer)
     law = EntryLaw(ratio=ratio * indexer.pool)
     stored = law if indexer.owns_keys else EntryLaw(grows=False)
-    kept = "the model's published code fixes this format" if indexer.key_format is not None else None
-    return (
-        Part(
-            "index keys",
-            "growing",
-            name,
-            stored,
-            law,
-            row.size(indexer.key_dim),
-            f"{indexer.key_dim} x {row.text('values')}",
-            kept=kept,
-        ),
+    size, formula = row.size(indexer.key_dim), f"{indexer.key_dim} x {row.text('values')}"
+    kept, source = (
+        None,
+        "--index-dtype" if asked != "auto" else f"--index-dtype auto beside {context.precision.name} KV",
     )
+    if indexer.key_format is not None:
+        source = "the model's published code"
+        kept = None if asked in ("auto", name) else f"index keys stay in {name}: the model's published code fixes them"
+    return (Part("index keys", "growing", name, stored, law, size, formula, kept=kept, dtype_source=source),)
 
 
 def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterator[Part]:
     widths = (layer.head_dim - layer.rope_dim, layer.rope_dim)
     size, formula, name, kept = _record(widths, context.precision.key.compressed, "DeepSeek V4 records", context)
     window = EntryLaw(window=layer.window)
-    yield Part("window", "growing", name, window, window, size, formula, kept=kept)
+    source = context.precision.key.source
+    yield Part("window", "growing", name, window, window, size, formula, kept=kept, dtype_source=source)
     if layer.ratio is None:
         return
     law = EntryLaw(ratio=layer.ratio)
     stored = law if layer.owns_compressed else EntryLaw(grows=False)
-    yield Part("compressed", "growing", name, stored, _selected(law, layer.indexer), size, formula, kept=kept)
+    read = _selected(law, layer.indexer)
+    yield Part("compressed", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source)
     yield from _index_keys(layer.indexer, layer.ratio, context)
     for part in compressor_state(layer):
         yield _state(part, None, context)
 
 
 def _state(part: StatePart, checkpoint_dtype: str | None, context: LayerContext) -> Part:
+    asked = context.precision.state
     if part.precision == "conv":
-        dtype, width = "model dtype", MODEL_DTYPE_BYTES
+        dtype, width, source = "model dtype", MODEL_DTYPE_BYTES, "convolution columns and shifts keep the model's dtype"
     elif part.precision == "fixed":
-        dtype, width = "float32", FP32_BYTES
+        dtype, width, source = "float32", FP32_BYTES, "vLLM 0.33 models/deepseek_v4/compressor.py"
+    elif asked != "auto":
+        dtype, width, source = asked, STATE_DTYPE_BYTES[asked], "--state-dtype"
+    elif checkpoint_dtype is not None:
+        dtype, width, source = checkpoint_dtype, STATE_DTYPE_BYTES[checkpoint_dtype], "the checkpoint's config"
     else:
-        asked = context.precision.state
-        dtype = (checkpoint_dtype or "float32") if asked == "auto" else asked
-        width = STATE_DTYPE_BYTES[dtype]
-    return Part(
-        f"{part.name} state", "state", dtype, ENTRY_ONCE, ENTRY_ONCE, part.values * width, f"{part.formula} x {width} B"
-    )
+        dtype, width, source = "float32", FP32_BYTES, "recurrent matrices are fp32 unless the config names a dtype"
+    formula = f"{part.formula} x {width} B"
+    once = ENTRY_ONCE
+    return Part(f"{part.name} state", "state", dtype, once, once, part.values * width, formula, dtype_source=source)

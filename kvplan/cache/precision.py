@@ -32,6 +32,11 @@ class Precision:
         return self.key.name if self.key == self.value else f"{self.key.name}/{self.value.name}"
 
     @property
+    def source(self) -> str:
+        """Where the layout of K and V is documented."""
+        return self.key.source if self.key == self.value else f"{self.key.source}; {self.value.source}"
+
+    @property
     def attention(self) -> KeyValue | None:
         """K and V rows of attention layers, None where the format has none (they stay in 16 bits)."""
         if self.key == self.value:
