@@ -1,0 +1,38 @@
+"""Options, completions and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+JSON_OPTION: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+MODEL_DIR_OPTION: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="A directory of model specs that adds to or overrides the shipped ones (also KVPLAN_MODEL_PATH)."
+    ),
+]
+
+
+def print_json(document: Any) -> None:
+    """Print a document as JSON with plain print, so that no line breaks get into strings."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+    sys.stdout.flush()
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Shell completion: the spellings of known models that begin with what was typed."""
+    from kvplan.spec.resolve import registry
+
+    return [name for name in registry().names() if name.startswith(incomplete.lower())]
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    """Shell completion: the names of known accelerators that begin with what was typed."""
+    from kvplan.hardware.accelerators import names
+
+    return [name for name in names() if name.startswith(incomplete.lower())]

@@ -1,0 +1,107 @@
+"""`kvplan estimate`: the analytic answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvplan.cli.common import JSON_OPTION, MODEL_DIR_OPTION, complete_gpu, complete_model, print_json
+from kvplan.errors import InputError
+
+
+def estimate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A known model (slug, alias or Hugging Face id), a config.json, a folder with one, or a .gguf file.",
+            autocompletion=complete_model,
+        ),
+    ],
+    ctx: Annotated[
+        str | None,
+        typer.Option(
+            "--ctx",
+            "-c",
+            "--max-model-len",
+            help="Stored tokens: 131072, 128k (= 131,072) or 1M. Default: the model's limit.",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences of that length.")] = 1,
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="KV dtype: auto (16-bit), bf16, fp8, int8, nvfp4, kivi2, q8_0, ...")
+    ] = "auto",
+    value_cache_dtype: Annotated[
+        str | None, typer.Option(help="A dtype of V's own, as llama.cpp's --cache-type-v. Default: K's.")
+    ] = None,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Short for --kv-cache-dtype fp8.")] = False,
+    index_dtype: Annotated[
+        str, typer.Option(help="Sparse indexer keys: auto (follows the KV dtype), bf16, fp8 or fp4.")
+    ] = "auto",
+    state_dtype: Annotated[
+        str, typer.Option(help="Recurrent state: auto (fp32 unless the config says), float32 or bfloat16.")
+    ] = "auto",
+    skip_layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kv-cache-dtype-skip-layers",
+            help="Layers that stay in 16 bits: numbers or a kind such as sliding_window.",
+        ),
+    ] = None,
+    encoder_tokens: Annotated[
+        str | None, typer.Option(help="Encoder or image tokens that cross attention holds.")
+    ] = None,
+    drafting: Annotated[bool, typer.Option("--drafting", help="Count the model's draft (MTP) layers too.")] = False,
+    gpu: Annotated[
+        str | None, typer.Option(help="Hold weights and cache against this device.", autocompletion=complete_gpu)
+    ] = None,
+    num_gpus: Annotated[int, typer.Option(help="How many of them, as tensor-parallel ranks.")] = 1,
+    model_dir: MODEL_DIR_OPTION = None,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Fetch MODEL's config from the Hugging Face hub (HF_ENDPOINT, HF_TOKEN).")
+    ] = False,
+    assume: Annotated[
+        str | None, typer.Option(help="dense: take an unknown architecture as full attention on every layer.")
+    ] = None,
+    as_json: JSON_OPTION = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show each number's derivation and source.")] = False,
+) -> int:
+    """How much KV cache a model needs at a context length.
+
+    The size is the one *needed* by the mathematics: whole model, no engine rounding. `128k` is 131,072 tokens here
+    (vLLM's own parser reads `128k` as 128,000). Reads files you name; uses the network only with --hub.
+    """
+    from kvplan.estimator import estimate as run
+    from kvplan.spec.resolve import resolve_model
+    from kvplan.units import parse_tokens
+
+    if fp8 and kv_cache_dtype.lower() not in ("auto", "fp8"):
+        raise InputError(f"--fp8: found it together with --kv-cache-dtype {kv_cache_dtype}, expected one of them")
+    if assume not in (None, "dense"):
+        raise InputError(f"--assume: found {assume!r}, expected dense")
+    answer = run(
+        resolve_model(model, model_dir=model_dir, hub=hub, assume_dense=assume == "dense"),
+        ctx=ctx,
+        batch=batch,
+        kv_cache_dtype="fp8" if fp8 else kv_cache_dtype,
+        value_cache_dtype=value_cache_dtype,
+        index_dtype=index_dtype,
+        state_dtype=state_dtype,
+        skip_layers=_skip_entries(skip_layers or []),
+        encoder_tokens=None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens"),
+        drafting=drafting,
+        gpu=gpu,
+        num_gpus=num_gpus,
+    )
+    if as_json:
+        print_json(answer.to_dict())
+    else:
+        from kvplan.report.estimate import print_estimate
+
+        print_estimate(answer, explain=explain)
+    return answer.exit_code
+
+
+def _skip_entries(options: list[str]) -> list[str | int]:
+    entries = [entry.strip() for option in options for entry in option.split(",") if entry.strip()]
+    return [int(entry) if entry.isdecimal() and len(entry) < 10 else entry for entry in entries]

@@ -1,0 +1,72 @@
+"""The `kvplan` command: its subcommands, and how errors become one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import kvplan
+from kvplan.cli import estimate, gpus, models
+from kvplan.errors import KvplanError
+
+EXIT_CODES = (
+    "Exit codes: 0 answered and fits; 1 does not fit; 2 usage, bad input or unknown model; "
+    "3 architecture not supported."
+)
+
+app = typer.Typer(
+    name="kvplan",
+    help="Capacity planner for LLM serving: how many tokens and requests fit, to the byte.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"kvplan {kvplan.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(epilog=EXIT_CODES)(estimate.estimate)
+app.add_typer(models.app, name="models")
+app.add_typer(gpus.app, name="gpus")
+
+
+def main() -> None:
+    """Run the command line; errors are one sentence on stderr."""
+    try:
+        code = app(standalone_mode=False)
+    except KvplanError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader went away (`| head`): keep the interpreter from failing again when it flushes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # Click's own errors (typer may carry its own copy of click, so there is no one class to name).
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message(), getattr(error, "exit_code", 2))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(sentence: str, code: int) -> None:
+    print(f"kvplan: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,108 @@
+"""An estimate for people: the verdict, the table of components, where each number comes from."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvplan.estimator import Component, Estimate, Fit
+from kvplan.report.console import plain_table, stdout
+from kvplan.units import both, gib, tokens
+
+WIDE = 130
+
+
+def print_estimate(answer: Estimate, *, explain: bool = False) -> None:
+    """Print the answer to stdout, wider where the terminal is; colours only on one that wants them."""
+    console = stdout()
+    console.print(Text(answer.verdict, style="bold"))
+    console.print(f"Context: {tokens(answer.context_tokens)} tokens ({answer.context_source})")
+    console.print()
+    _components(console, answer)
+    _totals(console, answer)
+    if answer.fit is not None:
+        _fit(console, answer.fit, answer.batch)
+    if explain:
+        _derivations(console, answer)
+    for title, lines in (("Assumptions", answer.assumptions), ("Warnings", answer.warnings)):
+        if lines:
+            console.print()
+            console.print(Text(title, style="bold"))
+            for line in lines:
+                console.print(f"- {line}")
+
+
+def _components(console: Console, answer: Estimate) -> None:
+    wide = console.width >= WIDE
+    table = plain_table("component", "kind", *(("dtype",) if wide else ()))
+    for heading in ("layers", "entries", "B/token", "GiB (GB)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("arithmetic")
+    for part in answer.cache.components:
+        row = [part.name, _kind(part), *((part.dtype,) if wide else ()), _layers(part)]
+        row += [
+            tokens(part.entries) if part.part != "state" else "-",
+            tokens(part.bytes_per_token) if part.bytes_per_token else "-",
+        ]
+        table.add_row(*row, _size(part.bytes), *((part.derivation.formula,) if wide else ()))
+    console.print(table)
+    if not wide:
+        console.print()
+        console.print("Arithmetic, one sequence:")
+        for part in answer.cache.components:
+            console.print(f"  {part.name} = {part.derivation.formula}", soft_wrap=False)
+
+
+def _kind(part: Component) -> str:
+    return part.kind.replace("_", " ")
+
+
+def _layers(part: Component) -> str:
+    return str(part.layers) if part.layers == part.reading_layers else f"{part.layers} (read by {part.reading_layers})"
+
+
+def _size(count: int) -> str:
+    return both(count) if count else "0"
+
+
+def _totals(console: Console, answer: Estimate) -> None:
+    cache = answer.cache
+    console.print()
+    rows = Table.grid(padding=(0, 2))
+    per = "" if answer.batch == 1 else f" = {answer.batch:,} x {both(cache.needed_bytes_per_sequence)}"
+    parts = [f"growing {gib(cache.growing_bytes)}", f"state {gib(cache.state_bytes)}"]
+    if cache.cross_bytes:
+        parts.append(f"cross {gib(cache.cross_bytes)}")
+    rows.add_row("stored (needed)", f"{both(cache.needed_bytes)}{per}: {' + '.join(parts)}")
+    rows.add_row("read per decode step", both(cache.read_bytes_per_step))
+    rows.add_row("one more token", f"{tokens(cache.bytes_per_token_marginal)} B")
+    rows.add_row("growth", f"{cache.growing_layers} of {cache.total_layers} layers grow with context")
+    if answer.weights is not None:
+        rows.add_row("weights", f"{both(answer.weights.bytes)}, {answer.weights.source}")
+    console.print(rows)
+
+
+def _fit(console: Console, fit: Fit, batch: int) -> None:
+    console.print()
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("device", f"{fit.count} x {fit.gpu}: {both(fit.memory_bytes_per_gpu)} each ({fit.memory_source})")
+    rows.add_row("usable per GPU", both(fit.usable_bytes_per_gpu))
+    rows.add_row("weights per GPU", both(fit.weights_bytes_per_gpu))
+    asked = f" x {batch:,}" if batch > 1 else ""
+    rows.add_row("KV cache per GPU", f"{both(fit.kv_bytes_per_sequence_per_gpu)} a sequence{asked}")
+    rows.add_row("full-length sequences", tokens(fit.max_full_length_sequences))
+    rows.add_row("longest context for one", f"{tokens(fit.longest_context_tokens)} tokens")
+    console.print(rows)
+
+
+def _derivations(console: Console, answer: Estimate) -> None:
+    console.print()
+    console.print(Text("Derivations", style="bold"))
+    for part in answer.cache.components:
+        console.print(f"{part.name} = {part.derivation.formula} = {part.bytes:,} B")
+        for item in part.derivation.inputs:
+            console.print(f"    {item.name}: {item.value}  [{item.source}]", markup=False)
+    if answer.weights is not None:
+        console.print(f"weights = {answer.weights.bytes:,} B  [{answer.weights.source}]", markup=False)
