@@ -154,6 +154,11 @@ def _by_name() -> dict[str, Accelerator]:
     }
 
 
+def names() -> list[str]:
+    """Every slug and alias, sorted, for shell completion."""
+    return sorted(spelling for device in all_accelerators() for spelling in (device.slug, *device.aliases))
+
+
 def find(name: str, field: str = "--gpu") -> Accelerator:
     """Look a device up by slug, alias or full name.
 
@@ -161,21 +166,21 @@ def find(name: str, field: str = "--gpu") -> Accelerator:
     and the size as sold may follow (`H200 141GB`). Raises InputError, which `field` opens, when nothing or more than
     one device answers to `name`.
     """
-    names = _by_name()
+    known = _by_name()
     key = _fold(name)
-    while key not in names and (maker := next((maker for maker in _MAKERS if key.startswith(maker)), None)):
+    while key not in known and (maker := next((maker for maker in _MAKERS if key.startswith(maker)), None)):
         key = key.removeprefix(maker)
-    if key in names:
-        return names[key]
+    if key in known:
+        return known[key]
     sized = _SIZED.fullmatch(key)
     stem, size = (sized[1], int(sized[2])) if sized else (key, None)
-    fitting = {known: device for known, device in names.items() if size in (None, device.memory_gb)}
+    fitting = {spelling: device for spelling, device in known.items() if size in (None, device.memory_gb)}
     if stem in fitting:
         return fitting[stem]
-    family = list(dict.fromkeys(device.slug for known, device in fitting.items() if known.startswith(f"{stem}-")))
+    family = list(dict.fromkeys(device.slug for spelling, device in fitting.items() if spelling.startswith(f"{stem}-")))
     if len(family) > 1:
         raise InputError(f"{field}: found {show(name)}, which is several devices, expected one of {', '.join(family)}")
-    close = list(dict.fromkeys(names[match].slug for match in nearest(key, names, count=12)))[:3]
+    close = list(dict.fromkeys(known[match].slug for match in nearest(key, known, count=12)))[:3]
     hint = f"; nearest: {', '.join(close)}" if close else ""
     raise InputError(f"{field}: found the unknown device {show(name)}, expected a name from `kvplan gpus list`{hint}")
 

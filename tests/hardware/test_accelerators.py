@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.errors import InputError
-from kvplan.hardware.accelerators import Accelerator, all_accelerators, find, validate
+from kvplan.hardware.accelerators import Accelerator, all_accelerators, find, names, validate
 
 MIB = 1024 * 1024
 
@@ -103,6 +103,11 @@ def test_slug_name_and_aliases_lead_home_in_any_case(device: Accelerator) -> Non
         assert find(name) is device
         assert find(name.upper()) is device
         assert find(f"  {name.lower()} ") is device
+
+
+def test_completion_offers_slugs_and_aliases() -> None:
+    assert {"h100", "h100-sxm-80gb", "rtx-4090", "tpu-v5e"} <= set(names())
+    assert len(set(names())) == len(names())
 
 
 def test_no_two_devices_share_a_name_or_an_alias() -> None:
