@@ -25,8 +25,10 @@ class Part:
     """One part of one layer's cache: K and V, a latent, index keys, compressed entries or a state tensor.
 
     `entry_bytes` is what one entry costs; under a token-grouped dtype (`grouped`) the cost depends on how many there
-    are. `stored` counts the entries held, `read` those that one decode step loads. `kept` says why the part did not
-    take the asked dtype, where it didn't; `dtype_source` tells who decides what the dtype costs.
+    are. `stored` counts the entries held, `read` those that one decode step loads. `key_bytes` are those of
+    `entry_bytes` that K takes: all of them where K and V are one vector, 0 where the format stores K and V in one
+    slot. `kept` says why the part did not take the asked dtype, where it didn't; `dtype_source` tells who decides what
+    the dtype costs.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Part:
     value_width: int = 0
     kept: str | None = None
     dtype_source: str = ""
+    key_bytes: int = 0
 
     def bytes(self, entries: Any) -> Any:
         """Bytes of `entries` entries of one layer; an integer or a numpy array of integers."""
@@ -143,7 +146,10 @@ def _attention(
     else:
         formula = f"{heads} KV heads x (K {key_width} x {key_text}; V {value_width} x {value_text})"
     size, source = rows.size(heads, key_width, value_width), precision.source
-    return Part("K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source)
+    keys = rows.key.heads(heads, key_width) if rows.slot_align == 1 else 0
+    return Part(
+        "K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source, key_bytes=keys
+    )
 
 
 def _sixteen_bit() -> KeyValue:
@@ -172,7 +178,9 @@ def _latent(layer: kinds.LatentAttention, stored: EntryLaw, read: EntryLaw, cont
     record = key.indexed_latent if layer.indexer is not None else key.latent
     kind = "an MLA latent beside an indexer" if layer.indexer is not None else "an MLA latent"
     size, formula, name, kept = _record((layer.latent_dim, layer.rope_dim), record, kind, context)
-    return Part("latent", "growing", name, stored, read, size, formula, kept=kept, dtype_source=key.source)
+    return Part(
+        "latent", "growing", name, stored, read, size, formula, kept=kept, dtype_source=key.source, key_bytes=size
+    )
 
 
 def _index_keys(indexer: kinds.Indexer | None, ratio: int, context: LayerContext) -> tuple[Part, ...]:
@@ -191,7 +199,9 @@ def _index_keys(indexer: kinds.Indexer | None, ratio: int, context: LayerContext
     if indexer.key_format is not None:
         source = "the model's published code"
         kept = None if asked in ("auto", name) else f"index keys stay in {name}: the model's published code fixes them"
-    return (Part("index keys", "growing", name, stored, law, size, formula, kept=kept, dtype_source=source),)
+    return (
+        Part("index keys", "growing", name, stored, law, size, formula, kept=kept, dtype_source=source, key_bytes=size),
+    )
 
 
 def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterator[Part]:
@@ -199,13 +209,16 @@ def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterato
     size, formula, name, kept = _record(widths, context.precision.key.compressed, "DeepSeek V4 records", context)
     window = EntryLaw(window=layer.window)
     source = context.precision.key.source
-    yield Part("window", "growing", name, window, window, size, formula, kept=kept, dtype_source=source)
+    record = Part(
+        "window", "growing", name, window, window, size, formula, kept=kept, dtype_source=source, key_bytes=size
+    )
+    yield record
     if layer.ratio is None:
         return
     law = EntryLaw(ratio=layer.ratio)
     stored = law if layer.owns_compressed else EntryLaw(grows=False)
     read = _selected(law, layer.indexer)
-    yield Part("compressed", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source)
+    yield replace(record, name="compressed", stored=stored, read=read)
     yield from _index_keys(layer.indexer, layer.ratio, context)
     for part in compressor_state(layer):
         yield _state(part, None, context)
@@ -213,7 +226,9 @@ def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterato
 
 def _state(part: StatePart, checkpoint_dtype: str | None, context: LayerContext) -> Part:
     asked = context.precision.state
-    if part.precision == "conv":
+    if part.precision == "conv" and context.precision.conv != "auto":
+        dtype, width, source = context.precision.conv, STATE_DTYPE_BYTES[context.precision.conv], "the engine"
+    elif part.precision == "conv":
         dtype, width, source = "model dtype", MODEL_DTYPE_BYTES, "convolution columns and shifts keep the model's dtype"
     elif part.precision == "fixed":
         dtype, width, source = "float32", FP32_BYTES, "vLLM 0.33 models/deepseek_v4/compressor.py"

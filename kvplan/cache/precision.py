@@ -17,7 +17,8 @@ class Precision:
     """The user's dtype choices, resolved: K and V formats, index and state dtypes ("auto" follows the rules below).
 
     Index keys under "auto": what the KV format names (16 bits beside 16-bit KV, 132 bytes beside fp8 KV). Recurrent
-    matrices under "auto": fp32 unless the checkpoint names another dtype. `skip` lists layer kinds or layer numbers
+    matrices under "auto": fp32 unless the checkpoint names another dtype. `conv` is the dtype of convolution columns
+    and token shifts, "auto" the model's: engines choose it, users don't. `skip` lists layer kinds or layer numbers
     that stay in 16 bits whatever the KV dtype.
     """
 
@@ -26,6 +27,7 @@ class Precision:
     index: str = "auto"
     state: str = "auto"
     skip: tuple[str | int, ...] = ()
+    conv: str = "auto"
 
     @property
     def name(self) -> str:

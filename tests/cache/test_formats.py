@@ -8,11 +8,12 @@ from kvplan.cache.formats import find_format, format_names, index_format, state_
 from kvplan.errors import InputError
 
 # K and V of one head of width 128, one token. Sources: vLLM 0.32 kv_cache_interface.py and quantization/turboquant
-# (196, 134, 118, 102), llama.cpp ggml-common.h block sizes, OCP Microscaling Formats 1.0, mit-han-lab/qserve.
+# (196, 134, 118, 102), llama.cpp ggml-common.h block sizes, OCP Microscaling Formats 1.0, mit-han-lab/qserve, SGLang
+# 0.5.23 (a scale byte per 16 values), LMDeploy 2026-08 quant_policy 42 (64 + 4 and 32 + 2).
 HEAD_128 = {
     "bf16": 512, "fp16": 512, "fp32": 1024, "fp8": 256,
     "fp8_per_token_head": 264, "int8_per_token_head": 264, "int4_per_token_head": 136, "qserve_kv4": 136,
-    "nvfp4": 144, "mxfp4": 136, "mxfp8": 264,
+    "nvfp4": 144, "mxfp4": 136, "mxfp8": 264, "fp4_mx_block16": 144, "lmdeploy_turboquant": 102,
     "turboquant_k8v4": 196, "turboquant_4bit_nc": 134, "turboquant_k3v4_nc": 118, "turboquant_3bit_nc": 102,
     "q8_0": 272, "q5_1": 192, "q5_0": 176, "q4_1": 160, "q4_0": 144, "iq4_nl": 144,
 }  # fmt: skip
