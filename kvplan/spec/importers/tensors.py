@@ -55,7 +55,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
          r"|^(?:v|a|mm)\."),
         ("head", r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.|^(?:model\.)?output\.|^(?:score|classifier|cls)\."),
         ("norm", r"norm|(?:^|\.)ln\w*\.|_ln\.|layer_?norm"),
-        ("embedding", r"embed|(?:^|\.)(?:wte|wpe|emb)\.|token_types|position_enc"),
+        ("embedding", r"embe?d|(?:^|\.)(?:wte|wpe|emb)\.|token_types|position_enc"),
         ("shared_experts", r"shared_expert|shared_mlp|_shexp"),
         ("router", r"router|\.gate\.(?:weight|bias|wg|e_score)|gate_inp|e_score_correction|exp_probs_b|\.tid2eid"),
         ("experts", r"experts|_exps\b|block_sparse_moe"),
