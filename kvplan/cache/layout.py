@@ -147,9 +147,7 @@ def _attention(
         formula = f"{heads} KV heads x (K {key_width} x {key_text}; V {value_width} x {value_text})"
     size, source = rows.size(heads, key_width, value_width), precision.source
     keys = rows.key.heads(heads, key_width) if rows.slot_align == 1 else 0
-    return Part(
-        "K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source, key_bytes=keys
-    )
+    return Part("K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source, key_bytes=keys)
 
 
 def _sixteen_bit() -> KeyValue:
