@@ -83,7 +83,9 @@ def test_an_incomplete_download_is_refused(tmp_path: Path) -> None:
         read_headers(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "x.bin", "a\\b.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/x.safetensors", "x.bin", "a\\b.safetensors", "\ud800.safetensors", "a\0.safetensors"]
+)
 def test_an_index_may_not_leave_its_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"t": name}}))
     with pytest.raises(InputError, match=r"expected a \.safetensors file of the same folder"):

@@ -202,17 +202,12 @@ class _Hub:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
             with self._opener.open(request, timeout=self.timeout) as response:
-                whole_file = offset is None or response.status != 206
-                most = limit if offset is None else limit + offset
-                body = (
-                    self._read(response, most, name, strict=offset is None)
-                    if whole_file
-                    else self._read(response, limit, name, strict=False)
-                )
+                most = limit if response.status == 206 else limit + (offset or 0)
+                body = self._read(response, most, name, strict=offset is None)
                 return _Reply(body, response.headers, response.status)
         except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(name, error.code, error.headers) from None
+            error.close()
+            raise self._refusal(name, error.code, error.headers) from None
         except urllib.error.URLError as error:
             raise self._unreachable(name, error.reason) from None
         except (OSError, http.client.HTTPException, ValueError) as error:

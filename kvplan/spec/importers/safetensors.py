@@ -170,7 +170,13 @@ def shard_names(index: Mapping[str, Any]) -> list[str]:
     names = sorted(set(_weight_map(index).values()))
     for name in names:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or path.suffix != ".safetensors":
+        if (
+            path.is_absolute()
+            or ".." in path.parts
+            or "\\" in name
+            or not name.isprintable()
+            or path.suffix != ".safetensors"
+        ):
             raise InputError(
                 f"{INDEX_NAME}: weight_map: found file {show(name)}, expected a .safetensors file of the same folder"
             )
