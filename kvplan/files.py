@@ -126,14 +126,13 @@ def read_yaml(path: Path) -> Any:
 def _scan(events: Any, name: str) -> None:
     import yaml
 
-    depth = count = 0
-    for event in events:
-        count += 1
+    depth = 0
+    for count, event in enumerate(events):
         mark = event.start_mark
         where = f"{name}: line {mark.line + 1}, column {mark.column + 1}" if mark else name
         if isinstance(event, yaml.AliasEvent):
             raise InputError(f"{where}: found the alias *{event.anchor}, expected YAML without anchors and aliases")
-        if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None):
+        if getattr(event, "tag", None):
             raise InputError(f"{where}: found the tag {show(event.tag)}, expected YAML without tags")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1

@@ -16,12 +16,10 @@ KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 MAX_TOKENS = 10**12
 
 _TOKEN_FACTORS = {"": 1, "k": KIB, "ki": KIB, "m": MIB, "mi": MIB}
-_BYTE_FACTORS = {
-    **{"": 1, "b": 1},
-    **{"k": KIB, "kib": KIB, "ki": KIB, "kb": KB},
-    **{"m": MIB, "mib": MIB, "mi": MIB, "mb": MB},
-    **{"g": GIB, "gib": GIB, "gi": GIB, "gb": GB},
-    **{"t": TIB, "tib": TIB, "ti": TIB, "tb": TB},
+_BYTE_FACTORS = {"": 1, "b": 1} | {
+    prefix.lower() + suffix: size
+    for prefix, binary, decimal in (("K", KIB, KB), ("M", MIB, MB), ("G", GIB, GB), ("T", TIB, TB))
+    for suffix, size in (("", binary), ("i", binary), ("ib", binary), ("b", decimal))
 }
 _TIME_FACTORS = {"s": 1.0, "": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"([0-9][0-9_,]*)(?:\.([0-9]+))?([A-Za-z]*)")

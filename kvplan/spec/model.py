@@ -19,12 +19,15 @@ from kvplan.spec.layers import (
     SharedCache,
     SingleLayer,
     Tokens,
+    Whole,
 )
 
 MAX_LAYERS = 10_000
 
 Confidence: TypeAlias = Literal["verbatim", "reconstructed", "class defaults", "unverified", "assumed"]
 ModelDtype: TypeAlias = Literal["bfloat16", "float16", "float32"]
+
+ParameterCount: TypeAlias = Annotated[int, Whole(low=0, high=10**16)]
 
 _RUN = re.compile(r"(?:([0-9]{1,6}) x )?([A-Za-z][A-Za-z0-9_.-]*)")
 
@@ -50,16 +53,16 @@ class Parameters:
 
     __pydantic_config__: ClassVar[Any] = FORBID_EXTRA
 
-    embedding: CountOrZero
-    attention: CountOrZero
-    dense_mlp: CountOrZero
-    experts: CountOrZero
-    shared_experts: CountOrZero
-    router: CountOrZero
-    norms: CountOrZero
-    head: CountOrZero
-    active: CountOrZero
-    draft: CountOrZero = 0
+    embedding: ParameterCount
+    attention: ParameterCount
+    dense_mlp: ParameterCount
+    experts: ParameterCount
+    shared_experts: ParameterCount
+    router: ParameterCount
+    norms: ParameterCount
+    head: ParameterCount
+    active: ParameterCount
+    draft: ParameterCount = 0
 
     @property
     def total(self) -> int:

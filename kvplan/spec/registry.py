@@ -76,15 +76,18 @@ class Registry:
         wanted = _fold(name)
         if wanted in self._names:
             return self.get(self._names[wanted])
-        candidates = sorted({model for spelling, model in self._names.items() if spelling.startswith(wanted)}) if wanted else []
+        candidates = sorted({model for spelling, model in self._names.items() if spelling.startswith(wanted)})
         if len(candidates) > 1:
-            shown = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
-            raise InputError(f"model: found {show(name)}, which names {len(candidates)} models, expected one of {shown}")
+            more = f" and {len(candidates) - 8} more" if len(candidates) > 8 else ""
+            listed = ", ".join(candidates[:8]) + more
+            raise InputError(
+                f"model: found {show(name)}, which is short for {len(candidates)} models, expected one of {listed}"
+            )
         close = list(dict.fromkeys(self._names[spelling] for spelling in nearest(wanted, self._names, 12)))[:3]
         hint = f"; nearest: {', '.join(close)}" if close else ""
         raise InputError(
-            f"model: found {show(name)}, which is no known model, expected a name of `kvplan models list`, a config.json, "
-            f"a folder with one, or a .gguf file{hint}"
+            f"model: found {show(name)}, which is no known model, expected a name of `kvplan models list`, "
+            f"a config.json, a folder with one, or a .gguf file{hint}"
         )
 
     def _read(self, entry: Entry) -> ModelSpec:
@@ -96,7 +99,9 @@ class Registry:
         if zlib.crc32(data) != entry.crc:
             fresh = {spec.id: spec for spec in read_specs(self._dir / entry.file)}
             if entry.id not in fresh:
-                raise InputError(f"model: {entry.id} is gone from {entry.file}, expected an index made by `kvplan models index`")
+                raise InputError(
+                    f"model: {entry.id} is gone from {entry.file}, expected an index made by `kvplan models index`"
+                )
             return fresh[entry.id]
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         return spec_from_trusted(yaml.load(data, Loader=loader))  # noqa: S506
@@ -119,7 +124,9 @@ def names_of(specs: Iterable[ModelSpec]) -> dict[str, str]:
         short = (hf_id.split("/", 1)[-1] for hf_id in spec.hf_ids)
         for spelling in dict.fromkeys(map(_fold, (spec.id, *spec.aliases, *spec.hf_ids, *short))):
             if names.setdefault(spelling, spec.id) != spec.id:
-                raise InputError(f"aliases: {show(spelling)} names both {names[spelling]} and {spec.id}, expected one model")
+                raise InputError(
+                    f"aliases: {show(spelling)} names both {names[spelling]} and {spec.id}, expected one model"
+                )
     return names
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvplan.errors import InputError, show
+from kvplan.errors import InputError
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.registry import Registry, user_dirs
 
@@ -44,7 +44,11 @@ def resolve_model(
     """
     if hub:
         return _from_hub(name, assume_dense)
-    path = Path(name).expanduser()
+    path = Path(name)
+    if not name.strip():
+        raise InputError(
+            "model: found an empty name, expected a name of `kvplan models list`, a config.json or a folder"
+        )
     if path.suffix.lower() in (".json", ".gguf", ".yaml", ".yml") or _exists(path):
         return _from_path(path, assume_dense)
     return LoadedModel(registry(model_dir).find(name))
@@ -75,7 +79,8 @@ def _from_path(path: Path, assume_dense: bool) -> LoadedModel:
 
     spec = load_config(path, assume_dense=assume_dense)
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() and any(folder.glob("*.safetensors")):
+    is_checkpoint = path.is_dir() or path.name == "config.json"
+    if is_checkpoint and (any(folder.glob("*.safetensors")) or (folder / "model.safetensors.index.json").is_file()):
         from kvplan.spec.importers.safetensors import read_headers
 
         return LoadedModel(spec, read_headers(folder))
@@ -86,8 +91,6 @@ def _from_hub(name: str, assume_dense: bool) -> LoadedModel:
     from kvplan.spec.importers.config import import_config
     from kvplan.spec.importers.hub import fetch
 
-    if name.count("/") != 1:
-        raise InputError(f"model: found {show(name)} with --hub, expected owner/name or owner/name@revision")
     files = fetch(name)
     spec = import_config(
         files.config, name=name.split("@")[0], quant_config=files.quant_config, assume_dense=assume_dense

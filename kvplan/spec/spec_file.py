@@ -12,6 +12,8 @@ from kvplan.files import parse_yaml, read_text
 from kvplan.spec.layers import LAYER_BY_KIND, Indexer, Parallel
 from kvplan.spec.model import KvQuantization, ModelSpec, Parameters, Provenance, Repeat, WeightQuantization
 
+_FIRST = ("id", "hf_ids", "aliases", "architecture", "model_type", "dtype", "max_context", "hidden_size", "vocab_size")
+
 
 def spec_from_trusted(data: dict[str, Any]) -> ModelSpec:
     """Build a spec from a document that was validated before (its checksum stands in the registry's index)."""
@@ -19,7 +21,9 @@ def spec_from_trusted(data: dict[str, Any]) -> ModelSpec:
     values["blocks"] = {name: _layer(block) for name, block in data["blocks"].items()}
     for key in ("layers", "draft_layers"):
         if key in data:
-            values[key] = tuple(run if isinstance(run, str) else Repeat(run["repeat"], tuple(run["of"])) for run in data[key])
+            values[key] = tuple(
+                run if isinstance(run, str) else Repeat(run["repeat"], tuple(run["of"])) for run in data[key]
+            )
     for key in ("hf_ids", "aliases", "assumptions", "published_parameters_b"):
         if data.get(key) is not None:
             values[key] = tuple(data[key])
@@ -34,6 +38,10 @@ def spec_from_trusted(data: dict[str, Any]) -> ModelSpec:
                 quantization[key] = tuple(quantization[key])
         values["quantization"] = WeightQuantization(**quantization)
     return ModelSpec(**values)
+
+
+def _repeat(data: dict[str, Any]) -> Repeat:
+    return Repeat(data["repeat"], tuple(data["of"]))
 
 
 def _layer(data: dict[str, Any]) -> Any:
@@ -125,7 +133,17 @@ def to_plain(value: Any) -> Any:
 def format_spec(spec: ModelSpec) -> str:
     """The spec as one YAML document, blocks one a line, that read_specs reads back to an equal spec."""
     plain = to_plain(spec)
-    order = ("id", "hf_ids", "aliases", "architecture", "model_type", "dtype", "max_context", "hidden_size", "vocab_size")
+    order = (
+        "id",
+        "hf_ids",
+        "aliases",
+        "architecture",
+        "model_type",
+        "dtype",
+        "max_context",
+        "hidden_size",
+        "vocab_size",
+    )
     lines = [_entry(key, plain.pop(key)) for key in order if key in plain]
     lines.append("blocks:")
     lines += [f"  {name}: {_flow(block)}" for name, block in plain.pop("blocks").items()]

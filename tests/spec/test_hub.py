@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.spec.importers.hub import fetch, parse_model_id
+from kvplan.spec.importers.hub import DEFAULT_ENDPOINT, _stored_token, fetch, parse_model_id
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2}
@@ -319,3 +319,10 @@ def test_bad_model_ids(text: str) -> None:
 def test_bad_endpoints(endpoint: str) -> None:
     with pytest.raises(InputError, match="HF_ENDPOINT: found"):
         fetch("a/b", endpoint=endpoint)
+
+
+def test_a_stored_token_goes_to_the_public_hub_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_stored")
+    assert _stored_token(DEFAULT_ENDPOINT) == "hf_stored"
+    assert _stored_token("http://127.0.0.1:1") == ""

@@ -6,6 +6,7 @@ nothing is cached on disk, and the token goes to the endpoint's own origin alone
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -138,12 +139,10 @@ class _Hub:
     def __init__(
         self, repository: str, revision: str, endpoint: str | None, token: str | None, timeout: float, deadline: float
     ) -> None:
-        import os
-
         self.repository = repository
         self.revision = revision
         self.endpoint = _checked_endpoint(endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT)
-        self.token = _checked_token(token or os.environ.get("HF_TOKEN") or "")
+        self.token = _checked_token(token or os.environ.get("HF_TOKEN") or _stored_token(self.endpoint))
         self.timeout = timeout
         self.deadline = deadline
         self.header_bytes = 0
@@ -319,6 +318,20 @@ def _checked_endpoint(text: str) -> str:
     if not valid or not re.fullmatch(r"[!-~]+", text):
         raise InputError(f"HF_ENDPOINT: found {show(text)}, expected an address such as {DEFAULT_ENDPOINT}")
     return text.rstrip("/")
+
+
+def _stored_token(endpoint: str) -> str:
+    """The token that `hf auth login` left on this machine, where huggingface_hub (extra `hub`) is installed.
+
+    It belongs to the public hub, so another endpoint is never given it.
+    """
+    if endpoint != DEFAULT_ENDPOINT:
+        return ""
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
+        return ""
+    return get_token() or ""
 
 
 def _checked_token(text: str) -> str:
