@@ -18,6 +18,8 @@ from kvplan.spec import layers as kinds
 
 Role: TypeAlias = Literal["growing", "state", "cross"]
 ENTRY_ONCE = EntryLaw(constant=1, grows=False)
+#: the names of parts that grow, for those who ask for one by name
+KV, LATENT, INDEX_KEYS, WINDOW, COMPRESSED = "K+V", "latent", "index keys", "window", "compressed"
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def layer_parts(layer: kinds.SingleLayer, context: LayerContext) -> tuple[Part, 
             return tuple(_compressed(layer, context))
         case kinds.CrossAttention():
             law = EntryLaw(constant=layer.encoder_tokens or context.encoder_tokens or 0, grows=False)
-            return (replace(_attention(layer, law, law, context), name="cross K and V", role="cross"),)
+            return (replace(_attention(layer, law, law, context), name="cross K+V", role="cross"),)
         case kinds.SharedCache() | kinds.NoCache():
             return ()
         case _:
@@ -132,7 +134,7 @@ def _attention(
         rows, name, kept = _sixteen_bit(), "bf16", "skipped by request: it stays in 16 bits"
     elif precision.key.tokens is not None:
         return Part(
-            "K and V", "growing", name, stored, read,
+            KV, "growing", name, stored, read,
             entry_bytes=heads * -(-int((key_width + value_width) * precision.key.effective_bits(key_width)) // 8),
             entry_formula=f"{heads} KV heads x ({key_width} + {value_width}) values, grouped along tokens",
             grouped=precision.key.tokens, heads=heads, key_width=key_width, value_width=value_width,
@@ -147,7 +149,7 @@ def _attention(
         formula = f"{heads} KV heads x (K {key_width} x {key_text}; V {value_width} x {value_text})"
     size, source = rows.size(heads, key_width, value_width), precision.source
     keys = rows.key.heads(heads, key_width) if rows.slot_align == 1 else 0
-    return Part("K and V", "growing", name, stored, read, size, formula, kept=kept, dtype_source=source, key_bytes=keys)
+    return Part(KV, "growing", name, stored, read, size, formula, kept=kept, dtype_source=source, key_bytes=keys)
 
 
 def _sixteen_bit() -> KeyValue:
@@ -177,7 +179,7 @@ def _latent(layer: kinds.LatentAttention, stored: EntryLaw, read: EntryLaw, cont
     kind = "an MLA latent beside an indexer" if layer.indexer is not None else "an MLA latent"
     size, formula, name, kept = _record((layer.latent_dim, layer.rope_dim), record, kind, context)
     return Part(
-        "latent", "growing", name, stored, read, size, formula, kept=kept, dtype_source=key.source, key_bytes=size
+        LATENT, "growing", name, stored, read, size, formula, kept=kept, dtype_source=key.source, key_bytes=size
     )
 
 
@@ -198,7 +200,7 @@ def _index_keys(indexer: kinds.Indexer | None, ratio: int, context: LayerContext
         source = "the model's published code"
         kept = None if asked in ("auto", name) else f"index keys stay in {name}: the model's published code fixes them"
     return (
-        Part("index keys", "growing", name, stored, law, size, formula, kept=kept, dtype_source=source, key_bytes=size),
+        Part(INDEX_KEYS, "growing", name, stored, law, size, formula, kept=kept, dtype_source=source, key_bytes=size),
     )
 
 
@@ -208,7 +210,7 @@ def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterato
     window = EntryLaw(window=layer.window)
     source = context.precision.key.source
     record = Part(
-        "window", "growing", name, window, window, size, formula, kept=kept, dtype_source=source, key_bytes=size
+        WINDOW, "growing", name, window, window, size, formula, kept=kept, dtype_source=source, key_bytes=size
     )
     yield record
     if layer.ratio is None:
@@ -216,7 +218,7 @@ def _compressed(layer: kinds.CompressedSparse, context: LayerContext) -> Iterato
     law = EntryLaw(ratio=layer.ratio)
     stored = law if layer.owns_compressed else EntryLaw(grows=False)
     read = _selected(law, layer.indexer)
-    yield replace(record, name="compressed", stored=stored, read=read)
+    yield replace(record, name=COMPRESSED, stored=stored, read=read)
     yield from _index_keys(layer.indexer, layer.ratio, context)
     for part in compressor_state(layer):
         yield _state(part, None, context)

@@ -7,7 +7,7 @@ works out what a layer's token costs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from kvplan.spec.model import ModelSpec
@@ -64,6 +64,24 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """One allocation an engine makes at start: cells, tokens, state slots or the rows of a table.
+
+    `slots` are counted over all streams (llama.cpp keeps one per parallel sequence); `bytes` is what they take, over
+    all devices where `bytes_per_stage` splits it. `parts` splits it by what it holds, such as K and V.
+    """
+
+    name: str
+    layers: int
+    slots: int
+    bytes_per_slot: int
+    bytes: int
+    streams: int = 1
+    parts: dict[str, int] = field(default_factory=dict)
+    bytes_per_stage: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Refusal:
     """A start-up the engine would refuse, with the figures it prints. Bytes are one worker's."""
 
@@ -81,8 +99,9 @@ class EngineAnswer:
     the engine never hands out. `capacity_tokens` and `max_concurrency` are as the engine logs them.
     `needed_bytes_one_request` is what one request of `max_model_len` tokens must have for a start,
     `reserved_bytes_one_request` the pool bytes its blocks occupy: both sum over nothing but the poorest stage.
-    A refused start has `refused` set and None where there is no pool. `derivation` spells the arithmetic out,
-    `warnings` are for the user, `assumptions` what was filled in.
+    `pools` are the allocations by name where blocks alone don't tell the whole; `binding` names the one that limits
+    the requests that run at once. A refused start has `refused` set and None where there is no pool. `derivation`
+    spells the arithmetic out, `warnings` are for the user, `assumptions` what was filled in.
     """
 
     name: str
@@ -104,6 +123,15 @@ class EngineAnswer:
     derivation: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    binding: str | None = None
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name. Raises KeyError for a name the answer has not."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise KeyError(name)
 
     def setting(self, name: str) -> Any:
         """The resolved value of one setting. Raises KeyError for a name the engine has not."""

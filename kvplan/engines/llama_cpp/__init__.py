@@ -1,0 +1,1 @@
+"""llama.cpp and its relatives: caches of cells, all allocated at start."""
