@@ -109,7 +109,7 @@ def _served(spec: ModelSpec, asked: ModelDtype | None) -> tuple[ModelDtype, list
 def _from_tensors(
     spec: ModelSpec, tensors: CheckpointTensors, dtype: ModelDtype, drafting: bool, assumptions: list[str]
 ) -> WeightEstimate:
-    names = f"{len(tensors.files)} safetensors files" if len(tensors.files) != 1 else tensors.files[0]
+    names = f"{len(tensors.files)} files" if len(tensors.files) != 1 else tensors.files[0]
     if not tensors.complete:
         whole = WeightPart("all weights", 0, Fraction(0), tensors.total_bytes, "total_size of the index")
         if spec.draft_layers and not drafting:
@@ -133,7 +133,6 @@ def _from_tensors(
     if spec.tied_embeddings and any(part.name == "head" for part in parts):
         parts = [part for part in parts if part.name != "head"]
         assumptions.append("the checkpoint stores an output matrix that the model ties to its embedding: counted once")
-    exact = True
     floats = tensors.parameters_by_dtype.get("F32", 0)
     stored = sum(tensors.parameters_by_dtype.values())
     if spec.dtype == "float32" and floats == stored and DTYPE_BITS[dtype] == 16:
@@ -141,7 +140,7 @@ def _from_tensors(
     else:
         assumptions = [sentence for sentence in assumptions if "float32" not in sentence]
     return WeightEstimate(
-        sum(part.bytes for part in parts), tuple(parts), f"safetensors headers of {names}", exact, tuple(assumptions)
+        sum(part.bytes for part in parts), tuple(parts), f"tensor headers of {names}", True, tuple(assumptions)
     )
 
 
@@ -160,7 +159,7 @@ def _from_parameters(
     source = f"{parameters.total:,} parameters counted from the config"
     if spec.quantization is not None:
         source += f", stored as {spec.quantization.method}"
-    exact = not packed and (spec.quantization is None)
+    exact = spec.quantization is None
     return WeightEstimate(sum(part.bytes for part in parts), tuple(parts), source, exact, tuple(assumptions))
 
 

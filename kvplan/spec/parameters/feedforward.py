@@ -75,7 +75,7 @@ def dense_width(f: Fields, layer: int) -> int:
     width = f.at(layer, *DENSE_WIDTH)
     if width:
         return width // f.rules.mlp_divisor
-    factor = f.find("expansion_ratio", "mlp_factor") or f.rules.mlp_factor
+    factor = f.find("expansion_ratio") or f.rules.mlp_factor
     proj = f.get("ffn_proj_factor")
     if factor is None and isinstance(proj, float) and 0 < proj < 100:  # xLSTM rounds up to its multiple
         multiple = f.find("ffn_round_up_to_multiple_of") or 64

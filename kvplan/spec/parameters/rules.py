@@ -55,7 +55,7 @@ class FamilyRules:
     latent_norms: int = 0
     ssm_norms: Literal["none", "gated", "inner"] = "none"
     extra: str | None = None
-    """The counter of `families.py` that adds what no trait covers."""
+    """A peculiarity no trait covers: a counter of `families.py`, or a word that another counter asks for."""
 
 
 @cache
