@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvplan.errors import InputError, KvplanError, show
+from kvplan.errors import InputError, KvplanError, did_you_mean, show
 from kvplan.files import parse_yaml, read_text
 from kvplan.spec.layers import LAYER_BY_KIND, Indexer, Parallel
 from kvplan.spec.model import KvQuantization, ModelSpec, Parameters, Provenance, Repeat, WeightQuantization
@@ -75,15 +75,27 @@ def validate_spec(data: Any, name: str) -> ModelSpec:
 
 
 def first_problem(error: Any) -> str:
-    """The first problem of a pydantic ValidationError as one sentence: field, found, expected."""
-    problem = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in problem["loc"]) or "the document"
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{place}: found an unknown field, expected only the fields of the schema"
+    """The first problem of a pydantic ValidationError as one sentence: field, found, expected, nearest."""
+    problems = error.errors(include_url=False)
+    unknown = ("unexpected_keyword_argument", "extra_forbidden")
+    # An unknown field explains a missing one (it is the same, misspelt), so it is named first.
+    problem = next((each for each in problems if each["type"] in unknown), problems[0])
+    place = ".".join(str(part) for part in problem["loc"] if part not in LAYER_BY_KIND) or "the document"
+    if problem["type"] in unknown:
+        hint = did_you_mean(str(problem["loc"][-1]), _field_names())
+        return f"{place}: found an unknown field, expected only the fields of the schema{hint}"
     if problem["type"] in ("missing", "missing_argument"):
         return f"{place}: found nothing, expected a value"
+    if problem["type"] == "union_tag_invalid":
+        kind = problem["ctx"]["tag"]
+        return f"{place}.kind: found {show(kind)}, expected a layer kind{did_you_mean(kind, LAYER_BY_KIND)}"
     message = problem["msg"].removeprefix("Input ").removeprefix("should be ")
     return f"{place}: found {show(problem['input'])}, expected {message[0].lower() + message[1:]}"
+
+
+def _field_names() -> set[str]:
+    classes = (ModelSpec, Provenance, Parameters, WeightQuantization, KvQuantization, Repeat, Indexer)
+    return {item.name for cls in (*classes, *LAYER_BY_KIND.values()) for item in fields(cls)}
 
 
 def split_documents(text: str) -> list[tuple[int, int]]:
