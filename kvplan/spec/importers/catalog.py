@@ -70,6 +70,8 @@ class Family:
     head_dim_fields: tuple[str, ...] = ()
     #: attention works on this many times the hidden width
     width_factor: int = 1
+    #: window layers have this many times the KV heads where the file gives them no geometry of their own
+    local_kv_factor: int = 1
     #: the head width of full layers where it differs from that of window layers
     global_head_dim: int | None = None
     #: fields that released files omit, with the class's values; `nested` ones apply only below a wrapper's root

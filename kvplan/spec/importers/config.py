@@ -30,7 +30,7 @@ _DTYPES: dict[str, ModelDtype] = {
     "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "half": "float16", "fp16": "float16",
     "float32": "float32", "float": "float32", "fp32": "float32",
 }  # fmt: skip
-DENSE = Family(types=(), kv="required")
+DENSE = Family(types=())
 #: what a file without any architecture may say and still be plain attention: nothing here hints at another layout
 _PLAIN_FIELDS = frozenset({
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -142,6 +142,8 @@ def _text_fields(config: dict[str, Any], name: str, assume_dense: bool) -> tuple
         )
     dense = family is None
     fields = Fields(dict(text), family or DENSE, name, seen)
+    if config.get("mtp_config") is not None:  # Inkling keeps its draft modules beside the text block
+        fields.values.setdefault("mtp_config", config["mtp_config"])
     if len(scopes) > 1 and fields.family.nested:
         _fill_nested(fields)
     if unnamed:

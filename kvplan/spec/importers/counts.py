@@ -43,7 +43,9 @@ def window_width(fields: Fields) -> int | None:
     name = fields.present(names)
     if name is None or isinstance(fields.get(name), list):
         return None
-    if fields.family.window_switch and not fields.flag("use_sliding_window"):
+    listed = any(fields.get(kinds) is not None for kinds in TYPE_LISTS)
+    on = fields.flag("use_sliding_window", default=not fields.family.window_switch)
+    if not on and (fields.family.window_switch or not listed):
         return None
     return fields.whole(name, high=10**12)
 

@@ -37,8 +37,8 @@ KV_HEADS = (
 )  # fmt: skip
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels", "d_kv", "hidden_size_per_head", "kq_head_dim")
 CONTEXT = (
-    "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "max_sequence_length",
-    "model_max_length", "max_context_length", "max_target_positions",
+    "max_position_embeddings", "max_position_embedding", "n_positions", "n_ctx", "seq_length", "max_seq_len",
+    "max_sequence_length", "model_max_length", "max_context_length", "max_target_positions",
 )  # fmt: skip
 WINDOW = (
     "sliding_window",

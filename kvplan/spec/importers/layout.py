@@ -318,6 +318,8 @@ def _from_class(fields: Fields, layers: int, assume_dense: bool) -> list[str]:
             return ["chunk" if rotated and chunked else "full" for rotated in no_rope]
         return _every(fields, family.every, layers)
     width = window_width(fields)
+    if fields.whole("attention_chunk_size", high=10**12) is not None and not assume_dense:
+        raise fields.unsupported("attention_chunk_size is set, but nothing says which layers are chunked")
     if family.layers == "tail":
         if width is None:
             return ["full"] * layers

@@ -63,6 +63,10 @@ def _local_geometry(fields: Fields) -> dict[str, Any]:
         own["head_dim"] = None
     if fields.get("num_sliding_attention_heads") is not None:
         own["num_attention_heads"] = fields.get("num_sliding_attention_heads")
+    factor, heads = fields.family.local_kv_factor, fields.get("num_key_value_heads")
+    if factor > 1 and "num_key_value_heads" not in own and is_whole(heads):
+        own["num_key_value_heads"] = factor * heads
+        fields.assume(f"swa_num_key_value_heads is absent: the class gives window layers {factor} x {heads} KV heads.")
     other = fields.block("attention_other_setting")
     if other is not None:
         own |= {

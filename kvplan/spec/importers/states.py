@@ -66,7 +66,7 @@ def _expanded(fields: Fields) -> int:
 
 def _mamba1(fields: Fields, dtype: StateDtype | None) -> Mamba1:
     """d_inner is the file's own inner width where the family has one (falcon-mamba's `expand` is a leftover)."""
-    own = fields.whole("intermediate_size") if fields.get("mamba_expand") is None else None
+    own = fields.whole("intermediate_size") if fields.family.layers == "linear" else None
     inner = own or _expanded(fields)
     return Mamba1(inner, _state_size(fields), _kernel(fields), dtype)
 
