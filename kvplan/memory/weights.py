@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from kvplan.memory.weight_formats import WeightFormat, expert_format, method_format, mixed
+from kvplan.record import record
 from kvplan.spec.model import ModelDtype, ModelSpec, Parameters, WeightQuantization
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _STANDS_FOR: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class WeightPart:
     """One part of the weights. `parameters` are stored values where the bytes come from a checkpoint's headers."""
 
@@ -57,7 +57,7 @@ class WeightPart:
     says: str
 
 
-@dataclass(frozen=True)
+@record
 class WeightEstimate:
     """Bytes of all weights on one device that holds the whole model.
 

@@ -101,13 +101,11 @@ def test_deepseek_r1_repository_size() -> None:
     assert weights(spec, drafting=True).total_bytes > weights(spec).total_bytes
 
 
-def test_kimi_k2_int4_repository_size() -> None:
-    # Kimi-K2-Thinking's repository: 594 GB; attention, shared experts and the dense layer stay in 16 bits.
-    found = weights(published("moonshotai--kimi-k2.5"))
-    assert found.total_bytes / 1e9 == pytest.approx(594, rel=0.002)
-    bits = {part.name: part.bits_per_weight for part in found.parts}
-    assert bits["experts"] == Fraction(9, 2)
-    assert bits["attention"] == bits["dense_mlp"] == bits["shared_experts"] == 16
+def test_kimi_k2_packs_its_experts_only() -> None:
+    # 60 sparse layers of 384 experts, 4 bits and a 16-bit scale per 32 weights; what `ignore` names stays in 16 bits.
+    parts = {part.name: part for part in weights(published("moonshotai--kimi-k2.5")).parts}
+    assert parts["experts"].bytes == 60 * 384 * 3 * 7168 * 2048 * 9 // 16
+    assert {name for name, part in parts.items() if part.bits_per_weight == 16} == set(parts) - {"experts"}
 
 
 @pytest.mark.parametrize(

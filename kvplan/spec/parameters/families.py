@@ -183,14 +183,14 @@ def _encoder(f: Fields, spec: ModelSpec, tally: Tally) -> None:
     """The encoder of an encoder-decoder model, which is loaded with its decoder. Whisper's reads a spectrogram."""
     h = f.hidden
     heads = f.need("encoder_attention_heads", "num_heads")
-    inner = heads * f.find("d_kv") if f.find("d_kv") else h  # type: ignore[operator]
-    biased = 4 if f.rules.qkv_bias else 0
-    attention = 4 * linear(h, inner) + (biased - (0 if f.rules.key_bias else 1)) * h if biased else 4 * linear(h, inner)
+    inner = heads * (f.find("d_kv") or h // heads)
+    biases = (4 if f.rules.key_bias else 3) if f.rules.qkv_bias else 0
+    attention = 4 * linear(h, inner) + biases * h
     layers = f.need("encoder_layers", "num_layers")
     width = f.find("encoder_ffn_dim") or dense_width(f, 0)
     tally.attention += layers * attention
     tally.dense_mlp += layers * mlp(f, h, width, f.rules.mlp_bias)
-    tally.norms += layers * 2 * f.norm_width + (f.norm_width if f.rules.final_norm or f.rules.embedding_norm else 0)
+    tally.norms += (layers * 2 + f.rules.final_norm + f.rules.embedding_norm) * f.norm_width
     buckets = f.find("relative_attention_num_buckets") or 32
     if f.find("d_kv"):
         tally.attention += 2 * buckets * heads
