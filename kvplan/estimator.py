@@ -6,13 +6,14 @@ The result classes are the JSON document (schema_version 1): each field is a key
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvplan.cache.precision import Precision, resolve_precision
 from kvplan.cache.size import CachePlan, Group, plan_cache
 from kvplan.errors import InputError, show
+from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import LoadedModel, resolve_model
 from kvplan.units import MAX_TOKENS, both, parse_tokens, tokens
@@ -32,7 +33,7 @@ _CONFIDENCE_WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Input:
     """One input of a derivation and where it comes from."""
 
@@ -41,7 +42,7 @@ class Input:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Derivation:
     """A formula with its numbers filled in, and the source of each number."""
 
@@ -49,7 +50,7 @@ class Derivation:
     inputs: tuple[Input, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Component:
     """One part of the cache over all its equal layers. `bytes` and `read_bytes` are those of one sequence."""
 
@@ -67,7 +68,7 @@ class Component:
     derivation: Derivation
 
 
-@dataclass(frozen=True)
+@record
 class Cache:
     """The *needed* size: what the mathematics asks, before any engine rounds or reserves.
 
@@ -89,7 +90,7 @@ class Cache:
     components: tuple[Component, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """Which model was asked about, and how far its spec can be trusted."""
 
@@ -103,7 +104,7 @@ class Model:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Dtypes:
     """The dtypes in force. `index` and `state` are "auto" when they follow the KV dtype and the checkpoint."""
 
@@ -113,7 +114,7 @@ class Dtypes:
     state: str
 
 
-@dataclass(frozen=True)
+@record
 class Weights:
     """Bytes of the weights; `exact` when they were read from the checkpoint's own headers."""
 
@@ -122,7 +123,7 @@ class Weights:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Fit:
     """Weights and KV cache against device memory, simple and conservative: no engine's rounding is in it."""
 
@@ -138,7 +139,7 @@ class Fit:
     fits: bool
 
 
-@dataclass(frozen=True)
+@record
 class Estimate:
     """The whole answer. `exit_code` is 0 when it fits or no GPU was asked about, 1 when it does not fit."""
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from kvplan.cache.formats import least
+from kvplan.record import record
 from kvplan.units import tokens
 
 
-@dataclass(frozen=True)
+@record
 class EntryLaw:
     """entries(n) = min(min(n, window) // ratio, limit) + constant: non-decreasing in n by construction.
 
     `window` caps tokens, `ratio` tokens make one entry, `limit` caps entries (a budget or a top-k), `constant` are
-    entries that are there from the start (meta tokens, encoder tokens). A law with `grows` False ignores n.
+    entries that are there from the start (meta tokens, encoder tokens). A law with `grows` False ignores n. With
+    `started` an entry is there from its first token on (Quest's page summaries): the division rounds up.
     """
 
     window: int | None = None
@@ -23,6 +24,7 @@ class EntryLaw:
     limit: int | None = None
     constant: int = 0
     grows: bool = True
+    started: bool = False
 
     def count(self, n: Any) -> Any:
         """Entries after `n` tokens; `n` is an integer or a numpy array of integers."""
@@ -30,7 +32,7 @@ class EntryLaw:
             return self.constant
         held = n if self.window is None else least(n, self.window)
         if self.ratio != 1:
-            held = held // self.ratio
+            held = (held + self.ratio - 1 if self.started else held) // self.ratio
         if self.limit is not None:
             held = least(held, self.limit)
         return held + self.constant
@@ -48,7 +50,7 @@ class EntryLaw:
             return tokens(self.constant)
         text = tokens(n) if self.window is None else f"min({tokens(n)}, {tokens(self.window)})"
         if self.ratio != 1:
-            text = f"floor({text} / {self.ratio})"
+            text = f"{'ceil' if self.started else 'floor'}({text} / {self.ratio})"
         if self.limit is not None:
             text = f"min({text}, {tokens(self.limit)})"
         return f"({text} + {self.constant})" if self.constant else text

@@ -7,13 +7,14 @@ function here returns an exact integer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError, did_you_mean, show
+from kvplan.record import record
 
 STATE_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STATE_ALIASES = {"fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16"}
@@ -23,7 +24,7 @@ def _ceil(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """Bytes of one vector: payload bits, a scale of `group_bytes` per `group` values, `vector_bytes` per vector.
 
@@ -60,7 +61,7 @@ class Row:
         return " + ".join(parts)
 
 
-@dataclass(frozen=True)
+@record
 class SplitRow:
     """Bytes of a latent or compressed record: one row for all of it, or non-rotary and rotary parts of their own."""
 
@@ -87,7 +88,7 @@ class SplitRow:
         return f"{nope_width} x {self.nope.text('values')} + {rope_width} x {self.rope.text('values')}{pad}"
 
 
-@dataclass(frozen=True)
+@record
 class KeyValue:
     """K and V rows of an attention layer; a head's K + V slot is rounded up to `slot_align` bytes."""
 
@@ -103,7 +104,7 @@ class KeyValue:
         return heads * (_ceil(slot, self.slot_align) * self.slot_align)
 
 
-@dataclass(frozen=True)
+@record
 class TokenGroups:
     """KIVI: keys grouped along tokens, values along channels, and a 16-bit tail of recent tokens.
 
@@ -135,7 +136,7 @@ def least(value: Any, cap: int) -> Any:
     return numpy.minimum(value, cap)
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """One cache dtype and what it makes of each kind of layer (None: that kind stays in 16 bits)."""
 
@@ -224,11 +225,40 @@ def _build(name: str) -> Format:
 
 
 def find_format(name: str, field: str = "--kv-cache-dtype") -> Format:
-    """Return the cache dtype of that name or alias, case-insensitive. Raises InputError naming `field`."""
-    canonical = _aliases().get(name.strip().lower())
+    """Return the cache dtype of that name or alias, case-insensitive. Raises InputError naming `field`.
+
+    Token-grouped dtypes take options: `kivi2:group=64,residual=128`.
+    """
+    wanted, _, options = name.strip().lower().partition(":")
+    canonical = _aliases().get(wanted)
     if canonical is None:
         raise _unknown(name, field, ("auto", *format_names()), _aliases())
-    return _build(canonical)
+    return _with_options(_build(canonical), options, field) if options else _build(canonical)
+
+
+def _with_options(base: Format, options: str, field: str) -> Format:
+    """`base` with another group or residual. A residual holds whole groups (jy-yuan/KIVI models/llama_kivi.py)."""
+    if base.tokens is None:
+        raise InputError(f"{field}: found options after {base.name}, expected them after kivi2 or kivi4 alone")
+    chosen = {"group": base.tokens.group, "residual": base.tokens.residual}
+    for option in options.split(","):
+        key, _, value = option.partition("=")
+        if key not in chosen or not value.isdecimal() or not 1 <= len(value) <= 6 or int(value) < 1:
+            hint = did_you_mean(key, chosen) if key not in chosen else ""
+            raise InputError(
+                f"{field}: found {show(option)} after {base.name}, expected group=N or residual=N with N from 1{hint}"
+            )
+        chosen[key] = int(value)
+    group, residual = chosen["group"], chosen["residual"]
+    if residual % group:
+        fitting = max(group, residual // group * group)
+        raise InputError(
+            f"{field}: found residual={residual}, expected a multiple of the group of {group}; nearest: {fitting}"
+        )
+    if group * base.tokens.bits % 8:
+        raise InputError(f"{field}: found group={group}, expected a group that fills whole bytes; nearest: 32")
+    groups = replace(base.tokens, group=group, residual=residual)
+    return replace(base, name=f"{base.name}:{options}", tokens=groups)
 
 
 def index_format(name: str, field: str = "--index-dtype") -> tuple[str, Row]:

@@ -6,7 +6,7 @@ This is the one place where geometry becomes bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from kvplan.cache.entries import EntryLaw
 from kvplan.cache.formats import STATE_DTYPE_BYTES, KeyValue, SplitRow, TokenGroups, find_format
 from kvplan.cache.precision import MODEL_DTYPE_BYTES, Precision
 from kvplan.cache.state import FP32_BYTES, StatePart, compressor_state, recurrent_state
+from kvplan.record import record
 from kvplan.spec import layers as kinds
 
 Role: TypeAlias = Literal["growing", "state", "cross"]
@@ -22,7 +23,7 @@ ENTRY_ONCE = EntryLaw(constant=1, grows=False)
 KV, LATENT, INDEX_KEYS, WINDOW, COMPRESSED = "K+V", "latent", "index keys", "window", "compressed"
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """One part of one layer's cache: K and V, a latent, index keys, compressed entries or a state tensor.
 
@@ -71,7 +72,7 @@ class Part:
         return Fraction(self.stored_bytes(n + period) - self.stored_bytes(n), period)
 
 
-@dataclass(frozen=True)
+@record
 class LayerContext:
     """What besides its geometry decides a layer's parts."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvplan.cache.formats import Format, KeyValue, Row, find_format, index_format, state_dtype
 from kvplan.errors import InputError
+from kvplan.record import record
 from kvplan.spec.layers import Indexer
 
 SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
 MODEL_DTYPE_BYTES = 2
 
 
-@dataclass(frozen=True)
+@record
 class Precision:
     """The user's dtype choices, resolved: K and V formats, index and state dtypes ("auto" follows the rules below).
 

@@ -11,7 +11,6 @@ no page rounding, no tokens in flight, no draft layers unless drafting is on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -20,11 +19,12 @@ from kvplan.cache.layout import LayerContext, Part, Role, layer_parts
 from kvplan.cache.precision import Precision
 from kvplan.cache.shard import shard_layer
 from kvplan.errors import InputError, did_you_mean, show
+from kvplan.record import record
 from kvplan.spec.layers import LAYER_BY_KIND, Layer, SharedCache
 from kvplan.spec.model import ModelSpec, branches
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Equal parts of equal layers: `owners` layers store the part, `readers` layers load it in a decode step."""
 
@@ -48,7 +48,7 @@ class Group:
         return f"{self.owners} layers{entries} x {self.part.entry_formula}"
 
 
-@dataclass(frozen=True)
+@record
 class CachePlan:
     """A model's cache under given dtypes, ready to be asked for any context length."""
 

@@ -7,15 +7,15 @@ models/deepseek_v4/compressor.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from kvplan.record import record
 from kvplan.spec import layers as kinds
 
 FP32_BYTES = 4
 
 
-@dataclass(frozen=True)
+@record
 class StatePart:
     """Values of one state tensor of one layer and sequence.
 

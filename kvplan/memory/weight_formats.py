@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kvplan.files import parse_yaml, read_text
+from kvplan.record import record
 from kvplan.spec.model import WeightQuantization
 
 FORMATS_PATH = Path(__file__).with_name("weight_formats.yaml")
 DEFAULT_PACKS = ("attention", "dense_mlp", "experts", "shared_experts")
 
 
-@dataclass(frozen=True)
+@record
 class WeightFormat:
     """`bits` of payload a weight, and `scale_bits` + `zero_bits` once per `group` weights."""
 
@@ -31,7 +32,7 @@ class WeightFormat:
         return self.bits + Fraction(self.scale_bits + self.zero_bits, self.group)
 
 
-@dataclass(frozen=True)
+@record
 class Method:
     """What one quantization method stores: a format by payload bits, one for block scales, the parts it packs.
 

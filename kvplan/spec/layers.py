@@ -7,13 +7,14 @@ geometry only. How geometry becomes bytes is decided in `kvplan.cache`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from kvplan.record import record
 
 FORBID_EXTRA = {"extra": "forbid"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Whole:
     """Bounds of an integer field, in the form pydantic asks of a metadata object.
 
@@ -27,7 +28,7 @@ class Whole:
         return {**handler(source), "ge": self.low, "le": self.high, "strict": True}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ByKind:
     """Makes pydantic choose a union's member by its `kind` key, without importing pydantic before it is needed."""
 
@@ -43,7 +44,7 @@ Tokens: TypeAlias = Annotated[int, Whole(high=10**12)]
 StateDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Indexer:
     """A learned selector beside attention: one key per `pool` tokens is stored, `top_k` entries are then read.
 
@@ -64,7 +65,7 @@ class Indexer:
     key_format: Literal["fp8"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FullAttention:
     """K and V of every token. `v_head_dim` is the width of V where it differs from K's `head_dim`."""
 
@@ -78,7 +79,7 @@ class FullAttention:
     kind: Literal["full_attention"] = "full_attention"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlidingWindow:
     """K and V of the last `window` tokens, `window` as the checkpoint publishes it."""
 
@@ -92,7 +93,7 @@ class SlidingWindow:
     kind: Literal["sliding_window"] = "sliding_window"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChunkedAttention:
     """K and V of the current chunk (Llama 4); the plan holds a full chunk of `chunk` tokens."""
 
@@ -106,7 +107,7 @@ class ChunkedAttention:
     kind: Literal["chunked_attention"] = "chunked_attention"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LatentAttention:
     """MLA: one vector of `latent_dim` + `rope_dim` values a token, for all heads, K and V alike.
 
@@ -126,7 +127,7 @@ class LatentAttention:
     kind: Literal["latent_attention"] = "latent_attention"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompressedSparse:
     """DeepSeek V4: a raw window plus one compressed entry per `ratio` tokens, K and V being one shared vector.
 
@@ -148,7 +149,7 @@ class CompressedSparse:
     kind: Literal["compressed_sparse"] = "compressed_sparse"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mamba1:
     """Mamba-1: convolution over `inner` channels and a state of `inner` x `state`."""
 
@@ -161,7 +162,7 @@ class Mamba1:
     kind: Literal["mamba1"] = "mamba1"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mamba2:
     """Mamba-2: convolution over heads x head_dim + 2 x groups x state channels, state heads x head_dim x state."""
 
@@ -176,7 +177,7 @@ class Mamba2:
     kind: Literal["mamba2"] = "mamba2"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GatedDelta:
     """Gated DeltaNet: convolution over q, k and v streams, state value_heads x key_dim x value_dim."""
 
@@ -191,7 +192,7 @@ class GatedDelta:
     kind: Literal["gated_delta"] = "gated_delta"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kda:
     """Kimi delta attention: three convolved streams of heads x head_dim, state heads x head_dim x head_dim."""
 
@@ -204,7 +205,7 @@ class Kda:
     kind: Literal["kda"] = "kda"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lightning:
     """Lightning (linear) attention: a state of heads x head_dim x head_dim, no convolution."""
 
@@ -216,7 +217,7 @@ class Lightning:
     kind: Literal["lightning"] = "lightning"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RgLru:
     """RG-LRU (RecurrentGemma): a state of `width` values and a convolution over as many channels."""
 
@@ -228,7 +229,7 @@ class RgLru:
     kind: Literal["rg_lru"] = "rg_lru"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShortConv:
     """A short convolution over `channels`: alone (LFM2), beside attention (Inkling), or over K and V (Baichuan-M1)."""
 
@@ -239,7 +240,7 @@ class ShortConv:
     kind: Literal["short_conv"] = "short_conv"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rwkv:
     """RWKV: `shift_rows` rows of `hidden` for the token shifts, and a recurrent state.
 
@@ -258,7 +259,7 @@ class Rwkv:
     kind: Literal["rwkv"] = "rwkv"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mlstm:
     """xLSTM's mLSTM: heads x (key_dim x value_dim matrix + key_dim normaliser + 1 stabiliser), no convolution."""
 
@@ -271,7 +272,7 @@ class Mlstm:
     kind: Literal["mlstm"] = "mlstm"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CrossAttention:
     """K and V of the encoder's tokens. `encoder_tokens` is their number where the checkpoint fixes it (Whisper)."""
 
@@ -284,7 +285,7 @@ class CrossAttention:
     kind: Literal["cross_attention"] = "cross_attention"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedCache:
     """A layer that stores nothing and reads the cache of an earlier layer (CLA, YOCO, Gemma 3n/4).
 
@@ -298,7 +299,7 @@ class SharedCache:
     kind: Literal["shared_cache"] = "shared_cache"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoCache:
     """A layer without any cache: an MLP or expert layer counted as a layer, a gated memory unit, a removed block."""
 
@@ -329,7 +330,7 @@ SingleLayer: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parallel:
     """Several mixers in one layer, each with its own cache: attention beside Mamba (Falcon-H1, Hymba), a convolution
     beside attention (Inkling, ZAYA), self-attention and cross-attention (Whisper, T5)."""

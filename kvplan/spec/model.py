@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from kvplan.errors import InputError, show
+from kvplan.record import record
 from kvplan.spec.layers import (
     FORBID_EXTRA,
     ByKind,
@@ -32,7 +33,7 @@ ParameterCount: TypeAlias = Annotated[int, Whole(low=0, high=10**16)]
 _RUN = re.compile(r"(?:([0-9]{1,6}) x )?([A-Za-z][A-Za-z0-9_.-]*)")
 
 
-@dataclass(frozen=True)
+@record
 class Provenance:
     """Where a spec's figures come from. Anything but `verbatim` is said to the user in words."""
 
@@ -43,7 +44,7 @@ class Provenance:
     note: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Parameters:
     """Weights by part, in parameters. `total` is their sum; the vision or audio tower and draft layers are apart.
 
@@ -72,7 +73,7 @@ class Parameters:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class WeightQuantization:
     """How the checkpoint stores its weights. `kept` lists the module patterns that stay in the model dtype."""
 
@@ -86,7 +87,7 @@ class WeightQuantization:
     kept: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class KvQuantization:
     """The checkpoint's own wish for its KV cache: a hint that only an engine's `auto` follows."""
 
@@ -96,7 +97,7 @@ class KvQuantization:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Repeat:
     """`repeat` times the runs `of`, each a `"5 x local"` string or a Repeat of its own."""
 
@@ -121,7 +122,7 @@ def _expand(runs: tuple[Run, ...], field_name: str) -> Iterator[tuple[str, int]]
         yield match.group(2), int(match.group(1) or 1)
 
 
-@dataclass(frozen=True)
+@record
 class ModelSpec:
     """One model: named blocks (layer kinds with their geometry) and the order in which they are stacked.
 

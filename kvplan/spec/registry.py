@@ -11,12 +11,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError, nearest, show
 from kvplan.files import write_text_atomic
+from kvplan.record import record
 from kvplan.resources import data_dir
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.spec_file import read_specs, spec_from_trusted, split_documents
@@ -26,7 +26,7 @@ INDEX_SCHEMA = 1
 MODEL_PATH_VARIABLE = "KVPLAN_MODEL_PATH"
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """Where one model stands: a byte range of a family file and its CRC-32."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvplan.errors import InputError
+from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.registry import Registry, user_dirs
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvplan.spec.importers.tensors import CheckpointTensors
 
 
-@dataclass(frozen=True)
+@record
 class LoadedModel:
     """A spec, and the checkpoint's exact tensor sizes where its headers could be read."""
 

@@ -99,7 +99,7 @@ def test_a_users_directory_adds_and_overrides(tmp_path: Path, monkeypatch: pytes
         (("kv_heads: 2", "kv_heads: two"), "kv_heads: found 'two', expected a valid integer"),
         (
             ("head_dim: 64", "head_dimension: 64"),
-            "blocks.attention.head_dimension: found an unknown field, expected only the fields of the schema; nearest: head",
+            "blocks.attention.head_dimension: found an unknown field",
         ),
         (("head_dim: 64}", "head_dim: 64, window: 9}"), "window: found an unknown field"),
         (
