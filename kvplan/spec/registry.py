@@ -45,7 +45,7 @@ class Registry:
         index = json.loads((self._dir / INDEX_NAME).read_text(encoding="utf-8"))
         self._entries = {row[0]: Entry(*row) for row in index["models"]}
         self._names: dict[str, str] = index["names"]
-        self._own: dict[str, ModelSpec] = {}
+        self._read_specs: dict[str, ModelSpec] = {}
         for directory in user_dirs:
             self._add(directory)
 
@@ -54,11 +54,11 @@ class Registry:
             raise InputError(f"--model-dir: found {show(str(directory))}, expected a directory with model spec files")
         own = [spec for path in sorted(directory.glob("*.yaml")) for spec in read_specs(path)]
         self._names = {**self._names, **names_of(own)}
-        self._own.update({spec.id: spec for spec in own})
+        self._read_specs.update({spec.id: spec for spec in own})
 
     def ids(self) -> list[str]:
         """Every model's id, sorted."""
-        return sorted({*self._entries, *self._own})
+        return sorted({*self._entries, *self._read_specs})
 
     def names(self) -> list[str]:
         """Every spelling the registry answers to, lower case."""
@@ -66,7 +66,9 @@ class Registry:
 
     def get(self, model_id: str) -> ModelSpec:
         """The spec of an id that ids() lists."""
-        return self._own[model_id] if model_id in self._own else self._read(self._entries[model_id])
+        if model_id not in self._read_specs:
+            self._read_specs[model_id] = self._read(self._entries[model_id])
+        return self._read_specs[model_id]
 
     def find(self, name: str) -> ModelSpec:
         """The spec of a slug, alias or Hugging Face id.
