@@ -14,7 +14,7 @@ from kvplan.spec.spec_file import read_specs
 
 COMPARED = (
     "blocks", "layers", "draft_layers", "dtype", "max_context", "hidden_size", "vocab_size", "meta_tokens",
-    "model_type", "quantization", "kv_quantization", "tied_embeddings",
+    "model_type", "quantization", "kv_quantization", "tied_embeddings", "parameters",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ doesn't divide is refused rather than guessed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kvplan.spec.layers import (
     SharedCache,
 )
 from kvplan.spec.model import ModelDtype, ModelSpec, Provenance
+from kvplan.spec.parameters import count_parameters, parameter_assumptions
 
 #: where wrappers keep the text model, in the order they are tried
 TEXT_BLOCKS = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "decoder")
@@ -83,7 +85,7 @@ def import_config(
     block = wrapper.values.get("quantization_config") or fields.values.get("quantization_config")
     if block is not None and not isinstance(block, dict):
         raise InputError(f"{name}: quantization_config: found {show(block)}, expected an object")
-    return ModelSpec(
+    spec = ModelSpec(
         id=name,
         model_type=str(fields.values.get("model_type") or wrapper.values.get("model_type") or "unknown"),
         dtype=dtype,
@@ -101,6 +103,8 @@ def import_config(
         kv_quantization=quantization.kv_cache(block, quant_config, "config.json"),
         assumptions=tuple(fields.assumptions),
     )
+    counted = (*spec.assumptions, *parameter_assumptions(config, spec))
+    return replace(spec, parameters=count_parameters(config, spec), assumptions=counted)
 
 
 def _text_scopes(config: dict[str, Any], name: str) -> list[dict[str, Any]]:
