@@ -1,7 +1,7 @@
 """What torch's CUDA caching allocator makes of tensors: bytes requested, allocated in blocks, reserved in segments.
 
-Rules of a fresh allocator without options (torch 2.13 c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp):
-sizes are rounded up to 512 B; up to 1 MiB they share 2 MiB segments, below 10 MiB 20 MiB segments, above that a segment
+Rules of a fresh allocator without options (torch 2.13 c10/core/AllocatorConfig.h, c10/cuda/CUDACachingAllocator.cpp): sizes
+are rounded up to 512 B; up to 1 MiB they share 2 MiB segments, below 10 MiB 20 MiB segments, above that a segment
 is the size rounded up to 2 MiB. The smallest free block that is large enough is taken, and split unless what would be
 left is too small to keep: then the block is handed out whole, and counts as allocated whole.
 """
@@ -36,18 +36,19 @@ class AllocatorFigures:
         return self.reserved - self.requested
 
 
-def rounded_size(size: int) -> int:
-    """The block that `size` bytes need: a multiple of 512 B, at least one."""
-    return max(1, -(-size // MIN_BLOCK)) * MIN_BLOCK
+def allocated_bytes(requested: int) -> int:
+    """Bytes a request occupies once its block is split to size: a multiple of 512, at least 512."""
+    return max(1, -(-requested // MIN_BLOCK)) * MIN_BLOCK
 
 
-def segment_size(rounded: int) -> int:
-    """The segment taken from the driver when no free block of `rounded` bytes is at hand."""
-    if rounded <= SMALL_SIZE:
+def reserved_bytes(requested: int) -> int:
+    """The segment that a request takes from the driver when no free block fits: what the first one reserves."""
+    size = allocated_bytes(requested)
+    if size <= SMALL_SIZE:
         return SMALL_SEGMENT
-    if rounded < LARGE_SIZE:
+    if size < LARGE_SIZE:
         return LARGE_SEGMENT
-    return -(-rounded // ROUND_LARGE) * ROUND_LARGE
+    return -(-size // ROUND_LARGE) * ROUND_LARGE
 
 
 def predict_allocations(sizes: Iterable[int]) -> AllocatorFigures:
@@ -61,13 +62,13 @@ def predict_allocations(sizes: Iterable[int]) -> AllocatorFigures:
     for size in sizes:
         if size == 0:
             continue
-        need = rounded_size(size)
+        need = allocated_bytes(size)
         free = small if need <= SMALL_SIZE else large
         fitting = bisect_left(free, need)
         if fitting < len(free):
             block = free.pop(fitting)
         else:
-            block = segment_size(need)
+            block = reserved_bytes(need)
             reserved += block
         left = block - need
         keeps = left >= MIN_BLOCK if free is small else left > SMALL_SIZE

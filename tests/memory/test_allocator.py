@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.memory.allocator import predict_allocations, rounded_size, segment_size
+from kvplan.memory.allocator import allocated_bytes, predict_allocations, reserved_bytes
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ FIRST = [
 @pytest.mark.parametrize(("size", "rounded", "reserved"), FIRST)
 def test_first_allocation(size: int, rounded: int, reserved: int) -> None:
     figures = predict_allocations([size])
-    assert (rounded_size(size), segment_size(rounded_size(size))) == (rounded, reserved)
+    assert (allocated_bytes(size), reserved_bytes(size)) == (rounded, reserved)
     assert (figures.requested, figures.allocated, figures.reserved) == (size, rounded, reserved)
 
 
