@@ -76,13 +76,13 @@ def _stored(layer: Any, rules: Rules, cache: CacheKind) -> Any:
         width = layer.nope_head_dim + layer.rope_dim
         return kinds.FullAttention(layer.query_heads, layer.query_heads, width, layer.v_head_dim)
     for field in ("window", "chunk"):
-        width = getattr(layer, field, None)
-        if width is None:
+        window = getattr(layer, field, None)
+        if window is None:
             continue
         if not rules["windows_cropped"] and not isinstance(layer, kinds.CompressedSparse | kinds.LatentAttention):
             return kinds.FullAttention(layer.query_heads, layer.kv_heads, layer.head_dim, layer.v_head_dim)
         if cache == "dynamic":
-            layer = replace(layer, **{field: max(1, width - rules["window_less"])})
+            layer = replace(layer, **{field: max(1, window - rules["window_less"])})
     return layer
 
 
