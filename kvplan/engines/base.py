@@ -7,13 +7,14 @@ works out what a layer's token costs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Protocol
 
+from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 
 
-@dataclass(frozen=True)
+@record
 class Parallelism:
     """Ranks by kind. `expert` puts whole experts on ranks; `decode_context` shards the tokens of attention layers
     over that many of the tensor-parallel ranks."""
@@ -25,7 +26,7 @@ class Parallelism:
     decode_context: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """What an engine asks of the accelerator. `memory_bytes` is the driver's total; `compute_capability` is CUDA's
     (major, minor), None elsewhere."""
@@ -36,7 +37,7 @@ class Device:
     kind: str = "cuda"
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """One setting as the engine resolves it. `source` is "asked", or the rule that chose the value."""
 
@@ -45,7 +46,7 @@ class Setting:
     source: str = "asked"
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Layers whose blocks are allocated together.
 
@@ -63,7 +64,7 @@ class Group:
     blocks_per_request: int
 
 
-@dataclass(frozen=True)
+@record
 class Pool:
     """One allocation an engine makes at start: cells, tokens, state slots or the rows of a table.
 
@@ -81,7 +82,7 @@ class Pool:
     bytes_per_stage: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Refusal:
     """A start-up the engine would refuse, with the figures it prints. Bytes are one worker's."""
 
@@ -91,7 +92,7 @@ class Refusal:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class EngineAnswer:
     """What one engine makes of one model, all bytes per worker (rank).
 
@@ -141,13 +142,14 @@ class EngineAnswer:
         raise KeyError(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer under its JSON names: whole numbers wherever the engine has whole numbers."""
+        """The answer under its JSON names: whole numbers wherever the engine has whole numbers.
+
+        `bytes_per_block` is one number, or one a pipeline stage where there are several.
+        """
         data = asdict(self)
-        data["bytes_per_block"] = list(self.bytes_per_block)
-        data["log_line"] = self.log_lines[-1] if self.log_lines else None
-        data["settings"] = {
-            setting.name: {"value": setting.value, "source": setting.source} for setting in self.settings
-        }
+        data["bytes_per_block"] = self.bytes_per_block[0] if len(self.bytes_per_block) == 1 else self.bytes_per_block
+        data["log_line"] = "\n".join(self.log_lines) or None
+        data["settings"] = {item.name: {"value": item.value, "source": item.source} for item in self.settings}
         return data
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import lcm
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 from kvplan.engines.base import Device
 from kvplan.engines.vllm.rules import load_data
 from kvplan.errors import InputError, did_you_mean, show
+from kvplan.record import record
 
 SIXTEEN_BIT = ("auto", "bfloat16", "float16")
 
 
-@dataclass(frozen=True)
+@record
 class Backend:
     """One attention backend as backends.yaml describes it."""
 
@@ -52,7 +52,7 @@ class Backend:
         return max(fitting) if fitting else min(sizes)
 
 
-@dataclass(frozen=True)
+@record
 class LayerNeed:
     """What a layer asks of a backend. `dtype` is vLLM's cache dtype name of this layer."""
 

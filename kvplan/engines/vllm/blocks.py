@@ -6,7 +6,6 @@ The rules are those of vllm/platforms/interface.py 0.32.0, update_block_size_for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
@@ -15,6 +14,7 @@ from kvplan.engines.vllm.backends import common_block
 from kvplan.engines.vllm.pages import Family, Model, Unit
 from kvplan.engines.vllm.rules import Rules, load_data
 from kvplan.engines.vllm.settings import Resolved
+from kvplan.record import record
 
 DEFAULT_BLOCK = 16
 
@@ -29,7 +29,7 @@ def round_up(value: int, multiple: int) -> int:
     return ceil_div(value, multiple) * multiple
 
 
-@dataclass(frozen=True)
+@record
 class BlockSizes:
     """Tokens of a block, and the pages that others are padded to; `why` tells the rule in words.
 
@@ -44,7 +44,7 @@ class BlockSizes:
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class CacheLayer:
     """One layer's cache in vLLM's pool: a page of `page` bytes holds `block` tokens (one state for `state` layers).
 

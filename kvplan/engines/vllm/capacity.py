@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvplan.engines.vllm.blocks import CacheLayer, ceil_div
 from kvplan.engines.vllm.grouping import LayerGroup
 from kvplan.engines.vllm.settings import Resolved
 from kvplan.errors import InputError
+from kvplan.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Demand:
     """What decides how many blocks one request takes, its length apart. All in tokens but `ranks` and `drafted`."""
 

@@ -6,18 +6,19 @@ One pool serves every group, block by block. The rules are those of vllm/v1/core
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvplan.engines.vllm.blocks import CacheLayer, ceil_div
 from kvplan.engines.vllm.rules import Rules
 from kvplan.errors import InputError
+from kvplan.record import record
 
 _FULL = ("full", "latent")
 _SLIDING = ("sliding", "sliding_latent")
 _PROMOTED = {"sliding": "full", "chunked": "full", "sliding_latent": "latent"}
 
 
-@dataclass(frozen=True)
+@record
 class LayerGroup:
     """Layers that share a block table. `uniform` groups may mix pages of different sizes."""
 

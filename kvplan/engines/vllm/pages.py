@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from kvplan.cache.layout import LayerContext, Part, layer_parts
@@ -15,13 +15,14 @@ from kvplan.engines.vllm.resolve import split_layers
 from kvplan.engines.vllm.rules import Rules, load_data
 from kvplan.engines.vllm.settings import Resolved
 from kvplan.errors import InputError, UnsupportedArchitectureError
+from kvplan.record import record
 from kvplan.spec import layers as kinds
 from kvplan.spec.model import ModelSpec, branches
 
 Family = Literal["full", "latent", "sliding", "sliding_latent", "chunked", "cross", "state"]
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """One cache layer before its block size is known.
 
@@ -45,7 +46,7 @@ class Unit:
     checkpoint_blocks: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class TokenBytes:
     """Bytes of one token in one attention layer of the model's main shape, V as wide as K, by which blocks are sized.
 
@@ -58,7 +59,7 @@ class TokenBytes:
     first: int
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """A model as vLLM sees it: its cache layers in order, the attention backends in order, what was assumed."""
 
@@ -70,7 +71,7 @@ class Model:
     assumptions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Builder:
     spec: ModelSpec
     resolved: Resolved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Refusal, Setting
@@ -21,6 +20,7 @@ from kvplan.engines.vllm.resolve import resolve
 from kvplan.engines.vllm.rules import Rules, default_version, rules_for
 from kvplan.engines.vllm.settings import Resolved, read_flags
 from kvplan.errors import InputError
+from kvplan.record import record
 from kvplan.spec import layers as kinds
 from kvplan.spec.model import ModelSpec, branches
 from kvplan.units import GIB
@@ -31,7 +31,7 @@ _NAMES = {"full": "full attention", "latent": "latent attention", "sliding": "sl
 DEFAULT_SWAP_BYTES = 4 * GIB
 
 
-@dataclass(frozen=True)
+@record
 class VllmEngine:
     """vLLM's KV-cache planner. See `kvplan.engines.base.Engine`."""
 
@@ -107,7 +107,7 @@ def _per_stage(available: Sequence[int], stages: int) -> list[int]:
     return given
 
 
-@dataclass(frozen=True)
+@record
 class Pool:
     """The pool every group draws its blocks from, and how one request of the planned length fares in it.
 

@@ -9,6 +9,7 @@ from kvplan.engines.base import Device, Parallelism, Setting
 from kvplan.engines.vllm.rules import Rules
 from kvplan.engines.vllm.settings import Asked, Resolved
 from kvplan.errors import InputError, show
+from kvplan.record import record
 from kvplan.spec.layers import RECURRENT, CompressedSparse, CrossAttention, Mamba1, Mamba2, NoCache, SharedCache
 from kvplan.spec.model import ModelSpec, branches
 from kvplan.units import GIB
@@ -16,7 +17,7 @@ from kvplan.units import GIB
 _DTYPES = {"half": "float16", "float": "float32"}
 
 
-@dataclass(frozen=True)
+@record
 class Traits:
     """What kinds of layers a model has."""
 

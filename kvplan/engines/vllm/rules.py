@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError, show
+from kvplan.record import record
 
 _VERSION = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){0,3})(?:[.+-]?(?:post|rc|dev|a|b)[0-9a-z.+]*)*")
 
@@ -47,7 +47,7 @@ def known_releases() -> list[str]:
     return [str(release) for release in load_data("rules.yaml")["releases"]]
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """The rules of one release. `values` has one value a rule name; the tables don't depend on the release."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kvplan.engines.base import Parallelism, Setting, flag_name
 from kvplan.engines.vllm.rules import Rules
 from kvplan.errors import InputError, did_you_mean, show
+from kvplan.record import record
 
 ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",
            "dcp": "decode_context_parallel_size", "VLLM_PP_LAYER_PARTITION": "pp_layer_partition",
@@ -62,7 +62,7 @@ def _switch(value: Any, field: str) -> bool:
     raise InputError(f"{field}: found {show(value)}, expected true or false")
 
 
-@dataclass(frozen=True)
+@record
 class Speculation:
     """Speculative decoding: its method and how many tokens it drafts."""
 
@@ -121,7 +121,7 @@ def _cache_dtype(value: Any, rules: Rules) -> str:
     return word
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """The flags that were given, typed, under their canonical names, and what was not understood."""
 
@@ -180,7 +180,7 @@ def parallelism(settings: Mapping[str, Any]) -> Parallelism:
     return Parallelism(counts[0], counts[1], counts[2], expert, counts[3])
 
 
-@dataclass(frozen=True)
+@record
 class Resolved:
     """Every setting that decides the layout, with the release's defaults filled in. Lengths are in tokens.
 
