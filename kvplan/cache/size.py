@@ -45,6 +45,8 @@ class Group:
     def formula(self, n: int) -> str:
         """stored_bytes(n) with its numbers filled in."""
         entries = "" if self.part.role == "state" else f" x {self.part.stored.text(n)} entries"
+        if not self.owners:
+            return f"0, read again by {self.readers} layers{entries} x {self.part.entry_formula}"
         return f"{self.owners} layers{entries} x {self.part.entry_formula}"
 
 
@@ -141,7 +143,8 @@ def _groups(spec: ModelSpec, name: str, count: int, context: LayerContext, ranks
             yield from _borrowed(spec, name, branch, count, context, ranks)
         else:
             for part in layer_parts(shard_layer(branch, ranks), context):
-                owners = count if part.stored.grows or part.stored.constant else 0
+                borrowed = part.role == "growing" and not part.stored.grows
+                owners = 0 if borrowed else count
                 yield Group(name, branch.kind, part, owners, count)
 
 

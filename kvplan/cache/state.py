@@ -30,7 +30,7 @@ class StatePart:
 
 
 def _conv(columns: int, channels: int, formula: str) -> StatePart:
-    return StatePart("convolution", columns * channels, f"{columns} columns x {formula}", "conv")
+    return StatePart("conv", columns * channels, f"{columns} columns x {formula}", "conv")
 
 
 def _recurrent(values: int, formula: str) -> StatePart:

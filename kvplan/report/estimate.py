@@ -36,12 +36,14 @@ def print_estimate(answer: Estimate, *, explain: bool = False) -> None:
 def _components(console: Console, answer: Estimate) -> None:
     wide = console.width >= WIDE
     table = plain_table("component", "kind", *(("dtype",) if wide else ()))
+    for column, texts in zip(table.columns, (_names(answer), _kinds(answer)), strict=False):
+        column.min_width = max(len(word) for text in texts for word in text.split())
     for heading in ("layers", "entries", "B/token", "GiB (GB)"):
         table.add_column(heading, justify="right", no_wrap=True)
     if wide:
         table.add_column("arithmetic")
     for part in answer.cache.components:
-        row = [part.name, _kind(part), *((part.dtype,) if wide else ()), _layers(part)]
+        row = [part.name, _kind(part), *((part.dtype,) if wide else ()), str(part.layers)]
         row += [
             tokens(part.entries) if part.part != "state" else "-",
             tokens(part.bytes_per_token) if part.bytes_per_token else "-",
@@ -59,8 +61,12 @@ def _kind(part: Component) -> str:
     return part.kind.replace("_", " ")
 
 
-def _layers(part: Component) -> str:
-    return str(part.layers) if part.layers == part.reading_layers else f"{part.layers} (read by {part.reading_layers})"
+def _names(answer: Estimate) -> list[str]:
+    return [part.name for part in answer.cache.components]
+
+
+def _kinds(answer: Estimate) -> list[str]:
+    return [_kind(part) for part in answer.cache.components]
 
 
 def _size(count: int) -> str:
