@@ -1,0 +1,1 @@
+"""TensorRT-LLM: blocks of tokens in the memory that weights and activations leave."""
