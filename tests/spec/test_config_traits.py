@@ -152,7 +152,8 @@ def test_step_3_5_padded_list_and_second_geometry():
 def test_k_and_v_of_different_width_and_two_geometries():
     spec = spec_of(
         model_type="mimo_v2_flash", num_key_value_heads=2, head_dim=192, v_head_dim=128,
-        hybrid_layer_pattern=[0, 1, 1, 0], sliding_window_size=128, swa_num_key_value_heads=4, swa_head_dim=96, swa_v_head_dim=64,
+        hybrid_layer_pattern=[0, 1, 1, 0], sliding_window_size=128, swa_num_key_value_heads=4, swa_head_dim=96,
+        swa_v_head_dim=64,
     )  # fmt: skip
     assert spec.blocks["global"] == FullAttention(8, 2, 192, 128)
     assert spec.blocks["local"] == SlidingWindow(8, 4, 96, 128, 64)
@@ -433,6 +434,55 @@ def test_wrapper_text_blocks_fill_class_defaults_but_roots_dont():
     text = {"model_type": "llama", "vocab_size": 32064, "torch_dtype": "float16"}
     spec = spec_of({"model_type": "llava", "text_config": text})
     assert layers_of(spec) == [FullAttention(32, 32, 128)] * 32
+
+
+def test_wrapped_gemma_2_and_qwen_2_blocks():
+    """PaliGemma 2 leaves out 8 heads, Qwen2-Audio layers and heads: gemma2's and qwen2's class defaults."""
+    gemma = {"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 2, "num_key_value_heads": 4}
+    spec = spec_of({"model_type": "paligemma", "text_config": {**gemma, "sliding_window": 4096}})
+    assert layers_of(spec) == [SlidingWindow(8, 4, 256, 4096), FullAttention(8, 4, 256)]
+    assert spec.provenance.confidence == "class defaults"
+    audio = spec_of({"model_type": "qwen2_audio", "text_config": {"model_type": "qwen2", "vocab_size": 156032}})
+    assert layers_of(audio) == [FullAttention(32, 32, 128)] * 32
+
+
+def test_grok_2_writes_minus_one_for_no_window():
+    grok = {**PLAIN, "model_type": "git", "architectures": ["Grok1ForCausalLM"], "sliding_window_size": -1}
+    assert kinds_of(spec_of(grok, num_key_value_heads=2)) == [FullAttention] * 4
+
+
+def test_looped_layers_keep_a_cache_for_each_pass():
+    assert spec_of(PLAIN, model_type="ouro", total_ut_steps=4).layer_count == 16
+    window = spec_of(PLAIN, model_type="iquestloopcoder", num_key_value_heads=2, loop_num=2, loop_window_size=64)
+    assert kinds_of(window) == [FullAttention] * 4 + [SlidingWindow] * 4
+    core = {
+        "model_type": "dory",
+        "num_key_value_heads": 2,
+        "sliding_window": 64,
+        "n_input_layers": 1,
+        "n_output_layers": 1,
+    }
+    assert spec_of(PLAIN, **core, n_recurrent_loops=3).layer_count == 1 + 3 * 2 + 1
+    last = spec_of(PLAIN, **core, n_recurrent_loops=3, recurrent_kv_cache_mode="last_loop")
+    assert last.layer_count == 4
+
+
+def test_zamba_1_by_its_class():
+    """transformers 5.24.0, Zamba: layer 2, then layer i where (i - 3) % period == offset."""
+    zamba = {
+        **PLAIN, "model_type": "zamba", "num_hidden_layers": 14, "num_key_value_heads": 8, "attn_layer_period": 6,
+        "attn_layer_offset": 4, "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+        "attention_hidden_size": 2048,
+    }  # fmt: skip
+    spec = spec_of(zamba)
+    assert [index for index, name in enumerate(spec.sequence()) if name == "hybrid"] == [2, 7, 13]
+    assert branches(spec.blocks["hybrid"]) == (FullAttention(8, 8, 256), Mamba1(2048, 16, 4))
+
+
+def test_ling_2_5_is_lightning_where_no_convolution_is_named():
+    ling = {**MLA, "model_type": "bailing_hybrid", "layer_group_size": 4, "head_dim": 128}
+    assert kinds_of(spec_of(ling)) == [Lightning] * 3 + [LatentAttention]
+    assert kinds_of(spec_of(ling, short_conv_kernel_size=4)) == [Kda] * 3 + [LatentAttention]
 
 
 def test_assume_dense_marks_the_result():

@@ -22,8 +22,9 @@ class Every:
     """One layer in `n` differs: layer i is the second of `kinds` where its place in the period fits, else the first.
 
     The period comes from the first present field of `fields`, else from `default`. `at` says which layer of a period
-    differs: the `last`, the `first`, or the last counted `backward` from the end of the stack. `also` adds layers
-    (-1 is the last one). `rest` says that layers behind the last whole period are of the second kind too.
+    differs: the `last` (or the one at `offset`), the `first`, or the last counted `backward` from the end of the
+    stack. Periods begin behind the first `skip` layers. `also` adds layers (-1 is the last one). `rest` says that
+    layers behind the last whole period are of the second kind too.
     """
 
     __pydantic_config__: ClassVar[Any] = FORBID_EXTRA
@@ -31,7 +32,9 @@ class Every:
     kinds: tuple[str, str]
     default: int | None = None
     fields: tuple[str, ...] = ()
+    offset: int | None = None
     offset_field: str | None = None
+    skip: int = 0
     at: Literal["last", "first", "backward"] = "last"
     also: tuple[int, ...] = ()
     rest: bool = False
@@ -74,12 +77,13 @@ class Family:
     local_kv_factor: int = 1
     #: the head width of full layers where it differs from that of window layers
     global_head_dim: int | None = None
-    #: fields that released files omit, with the class's values; `nested` ones apply only below a wrapper's root
-    defaults: dict[str, Any] = field(default_factory=dict)
-    nested: dict[str, Any] = field(default_factory=dict)
+    #: fields that released files omit, with the class's values
+    defaults: dict[str, int] = field(default_factory=dict)
     sharing: Literal["last_layers", "cla", "groups", "sources", "yoco"] | None = None
     #: attention blocks of one numbered layer (LongCat: 2)
     blocks_per_layer: int = 1
+    #: layers that run more than once a token, each pass with a cache of its own
+    loop: Literal["stack", "core", "window"] | None = None
     encoder_decoder: bool = False
     encoder_tokens_field: str | None = None
     index_frequency: int | None = None
@@ -98,21 +102,36 @@ def normalised(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
+@dataclass(frozen=True)
+class Catalog:
+    """The whole of architectures.yaml. `nested_defaults` are what a wrapper's text block leaves out, by model_type."""
+
+    __pydantic_config__: ClassVar[Any] = FORBID_EXTRA
+
+    families: tuple[Family, ...]
+    nested_defaults: dict[str, dict[str, int]]
+
+
 @cache
-def families() -> dict[str, Family]:
-    """Every known family by model_type and by explicitly listed class name."""
+def catalog() -> Catalog:
+    """architectures.yaml, validated."""
     from pydantic import TypeAdapter, ValidationError
 
     path = Path(__file__).with_name("architectures.yaml")
     try:
-        listed = TypeAdapter(tuple[Family, ...]).validate_python(read_yaml(path)["families"])
+        return TypeAdapter(Catalog).validate_python(read_yaml(path))
     except ValidationError as error:
         raise KvplanError(f"{path.name}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from None
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every known family by model_type and by explicitly listed class name."""
     table: dict[str, Family] = {}
-    for family in listed:
+    for family in catalog().families:
         for name in (*family.types, *family.classes):
             if name in table:
-                raise KvplanError(f"{path.name}: found {name} twice, expected each name once")
+                raise KvplanError(f"architectures.yaml: found {name} twice, expected each name once")
             table[name] = family
     return table
 

@@ -13,7 +13,7 @@ from typing import Any
 from kvplan.errors import InputError, UnsupportedArchitectureError, did_you_mean, show
 from kvplan.files import read_json_object
 from kvplan.spec.importers import mixers, quantization, sharing, special
-from kvplan.spec.importers.catalog import Family, families, find
+from kvplan.spec.importers.catalog import Family, catalog, families, find
 from kvplan.spec.importers.counts import draft_count, layer_count
 from kvplan.spec.importers.fields import CONTEXT, WIDTH, Fields, is_whole
 from kvplan.spec.importers.layout import layer_kinds
@@ -23,7 +23,7 @@ from kvplan.spec.layers import (
     Parallel,
     SharedCache,
 )
-from kvplan.spec.model import ModelDtype, ModelSpec, Provenance
+from kvplan.spec.model import Confidence, ModelDtype, ModelSpec, Provenance
 from kvplan.spec.parameters import count_parameters, parameter_assumptions
 
 #: where wrappers keep the text model, in the order they are tried
@@ -80,8 +80,6 @@ def import_config(
     fields, wrapper, dense = _text_fields(config, name, assume_dense)
     sequence, drafts, blocks = _stack(fields, dense, assume_dense)
     dtype = _dtype(fields, wrapper)
-    assumed = any("on request" in sentence for sentence in fields.assumptions)
-    unnamed = fields.family is DENSE
     block = wrapper.values.get("quantization_config") or fields.values.get("quantization_config")
     if block is not None and not isinstance(block, dict):
         raise InputError(f"{name}: quantization_config: found {show(block)}, expected an object")
@@ -91,7 +89,7 @@ def import_config(
         dtype=dtype,
         blocks=blocks,
         layers=compact(sequence),
-        provenance=Provenance("config.json", "assumed" if assumed else "unverified" if unnamed else "verbatim"),
+        provenance=Provenance("config.json", _confidence(fields)),
         architecture=_architecture(fields, wrapper),
         max_context=_max_context(fields),
         hidden_size=fields.whole(*WIDTH),
@@ -103,8 +101,19 @@ def import_config(
         kv_quantization=quantization.kv_cache(block, quant_config, "config.json"),
         assumptions=tuple(fields.assumptions),
     )
-    counted = (*spec.assumptions, *parameter_assumptions(config, spec))
-    return replace(spec, parameters=count_parameters(config, spec), assumptions=counted)
+    counts = count_parameters(config, spec)
+    words = parameter_assumptions(config, spec) if counts is not None else ()
+    return replace(spec, parameters=counts, assumptions=(*spec.assumptions, *words))
+
+
+def _confidence(fields: Fields) -> Confidence:
+    """How far the file itself carries the layout."""
+    if any("on request" in sentence for sentence in fields.assumptions):
+        return "assumed"
+    if fields.family is DENSE:
+        return "unverified"
+    filled = any(sentence.startswith("The text block leaves out") for sentence in fields.assumptions)
+    return "class defaults" if filled else "verbatim"
 
 
 def _text_scopes(config: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -148,7 +157,7 @@ def _text_fields(config: dict[str, Any], name: str, assume_dense: bool) -> tuple
     fields = Fields(dict(text), family or DENSE, name, seen)
     if config.get("mtp_config") is not None:  # Inkling keeps its draft modules beside the text block
         fields.values.setdefault("mtp_config", config["mtp_config"])
-    if len(scopes) > 1 and fields.family.nested:
+    if len(scopes) > 1:
         _fill_nested(fields)
     if unnamed:
         fields.assume("The file names no architecture: its fields are all those of plain attention on every layer.")
@@ -165,11 +174,11 @@ def _is_plain(config: dict[str, Any]) -> bool:
 
 def _fill_nested(fields: Fields) -> None:
     """A wrapper's text block leaves out what equals its class's default: fill it in and say so."""
-    filled = [key for key in fields.family.nested if key not in fields.values]
-    for key in filled:
-        fields.values[key] = fields.family.nested[key]
+    defaults = catalog().nested_defaults.get(str(fields.values.get("model_type")), {})
+    filled = {key: value for key, value in defaults.items() if key not in fields.values}
+    fields.values |= filled
     if filled:
-        listed = ", ".join(f"{key} {fields.family.nested[key]}" for key in filled)
+        listed = ", ".join(f"{key} {value}" for key, value in filled.items())
         fields.assume(f"The text block leaves out {listed}: the class defaults are used.")
 
 
@@ -192,6 +201,9 @@ def _stack(fields: Fields, dense: bool, assume_dense: bool) -> tuple[list[str], 
         selector = getattr(own[index], "indexer", None)
         if owner is not None and selector is not None and selector.owns_keys:
             raise fields.unsupported(f"layer {index} reads layer {owner}'s cache but keeps index keys of its own")
+    if fields.family.loop:
+        own = special.looped(fields, own)
+        owners = [None] * len(own)
     if fields.family.blocks_per_layer > 1:
         own = [layer for layer in own for _ in range(fields.family.blocks_per_layer)]
         owners = [None] * len(own)

@@ -51,7 +51,14 @@ STATE_DTYPE = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "inference_state_dtyp
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers", "_num_mtp_layers")
 
 #: a value that stands for "not set" where these fields carry it
-UNSET = {"kq_head_dim": -1, "v_head_dim": -1, "attn_hidden_size": -1, "kv_reuse_every_i_layer": -1}
+UNSET = {
+    "sliding_window": -1,
+    "sliding_window_size": -1,
+    "kq_head_dim": -1,
+    "v_head_dim": -1,
+    "attn_hidden_size": -1,
+    "kv_reuse_every_i_layer": -1,
+}
 
 
 def is_whole(value: object, low: int = 1, high: int = LIMIT) -> TypeGuard[int]:

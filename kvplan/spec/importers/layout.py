@@ -256,15 +256,10 @@ def _from_pattern(fields: Fields, layers: int) -> list[str] | None:
 
 
 def _from_periods(fields: Fields, layers: int) -> list[str] | None:
-    """Periods that need no knowledge of the family beyond its recurrent kind."""
+    """A period of window layers, which needs no knowledge of the family."""
     family = fields.family
-    if family.every is not None or family.tile or (family.linear in ("plamo", "mamba1") and family.sharing == "yoco"):
+    if family.every is not None or family.tile:
         return None
-    period = fields.whole("attn_layer_period", "full_attention_interval", "layer_group_size", high=MAX_LAYERS)
-    if period is not None and family.linear:
-        offset = fields.whole("attn_layer_offset", low=0, high=MAX_LAYERS)
-        offset = period - 1 if offset is None else offset
-        return ["full" if index % period == offset else "linear" for index in range(layers)]
     period = fields.whole("sliding_window_pattern", "global_attn_every_n_layers", high=MAX_LAYERS)
     width = window_width(fields)
     if period is not None and width is not None and not family.linear and family.layers == "full":
@@ -290,11 +285,13 @@ def _every(fields: Fields, rule: Every, layers: int) -> list[str]:
         period = rule.default
         missing = rule.fields[0] if rule.fields else "layer_types"
         fields.assume(f"{missing} is absent: the class's pattern is used (period {period}, {special} against {other}).")
-    offset = fields.whole(rule.offset_field, low=0, high=MAX_LAYERS) if rule.offset_field else None
+    offset = fields.whole(rule.offset_field, low=0, high=MAX_LAYERS) if rule.offset_field else rule.offset
     if rule.offset_field and offset is None:
         raise fields.unsupported(f"{rule.offset_field} is missing beside {rule.fields[0]}")
     place: dict[str, Callable[[int], bool]] = {
-        "last": lambda index: index % period == (period - 1 if offset is None else offset),
+        "last": lambda index: (
+            index >= rule.skip and (index - rule.skip) % period == (period - 1 if offset is None else offset)
+        ),
         "first": lambda index: index % period == 0,
         "backward": lambda index: (layers - 1 - index) % period == 0,
     }
@@ -318,8 +315,6 @@ def _from_class(fields: Fields, layers: int, assume_dense: bool) -> list[str]:
             return ["chunk" if rotated and chunked else "full" for rotated in no_rope]
         return _every(fields, family.every, layers)
     width = window_width(fields)
-    if fields.whole("attention_chunk_size", high=10**12) is not None and not assume_dense:
-        raise fields.unsupported("attention_chunk_size is set, but nothing says which layers are chunked")
     if family.layers == "tail":
         if width is None:
             return ["full"] * layers
@@ -335,6 +330,8 @@ def _from_class(fields: Fields, layers: int, assume_dense: bool) -> list[str]:
         )
     if family.layers == "counted":
         return _counted(fields, layers)
+    if fields.whole("attention_chunk_size", high=10**12) is not None and not assume_dense:
+        raise fields.unsupported("attention_chunk_size is set, but nothing says which layers are chunked")
     if width is not None and family.layers == "full" and not family.window_unused and not assume_dense:
         context = fields.whole("max_position_embeddings", high=10**12)
         if context is None or width < context:

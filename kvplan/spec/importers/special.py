@@ -106,6 +106,30 @@ def _plamo(fields: Fields, layers: int) -> Stack:
     return own, [None] * layers
 
 
+def looped(fields: Fields, own: list[Layer]) -> list[Layer]:
+    """The stack with each further pass over its looped layers written out, since each pass keeps a cache of its own."""
+    if fields.family.loop == "stack":
+        return own * fields.need("the number of passes", "total_ut_steps", high=100)
+    if fields.family.loop == "window":  # the second pass looks at a short window of its own
+        if fields.need("the number of passes", "loop_num") != 2:
+            raise fields.unsupported(f"loop_num is {fields.get('loop_num')}, expected 2")
+        window = fields.need("the window of the second pass", "loop_window_size", high=10**12)
+        return own + [
+            SlidingWindow(b.query_heads, b.kv_heads, b.head_dim, window) for b in own if isinstance(b, FullAttention)
+        ]
+    inner = fields.block("loop_config") or fields
+    passes = inner.need("the number of passes", "n_recurrent_loops", "loop_num_passes", "num_passes", high=100)
+    if fields.text("recurrent_kv_cache_mode") == "last_loop":
+        return own
+    start = inner.need("the first looped layer", "n_input_layers", "loop_layer_index_start", "core_start", low=0)
+    end = inner.whole("loop_layer_index_end", "core_end", low=0)
+    if end is None:
+        end = len(own) - inner.need("the layers behind the loop", "n_output_layers", low=0)
+    if not start <= end <= len(own):
+        raise fields.unsupported(f"the looped layers {start} to {end} aren't within the {len(own)} layers")
+    return own[:start] + own[start:end] * passes + own[end:]
+
+
 def drafts(fields: Fields, own: list[Layer], layers: int, count: int) -> list[Layer]:
     """The draft layers: by their own list where the file has one, else of the model's last attention geometry."""
     if count == 0:
