@@ -1,1 +1,1 @@
-"""How fast the cache is read: bandwidth, FLOPs and links of a step."""
+"""How long a step takes: a roofline, and the same with factors measured on real kernels."""
