@@ -256,6 +256,8 @@ def owns_index(fields: Fields, layer: int, layers: int) -> bool:
 def compressed(fields: Fields, layer: int, layers: int, draft: bool = False) -> CompressedSparse:
     """A DeepSeek V4 layer; in V4.1 only source layers own compressed entries and index keys."""
     rope = fields.whole("qk_rope_head_dim", low=0)
+    if rope is None:
+        fields.assume("qk_rope_head_dim is absent: the class's 64 rotary columns are used.")
     plain = CompressedSparse(
         query_heads=query_heads(fields, layer, layers),
         head_dim=fields.need("the width of the shared K and V", "head_dim"),
