@@ -31,7 +31,7 @@ def _values(self: Any) -> tuple[Any, ...]:
 def _equal(self: Any, other: object) -> bool:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    return _values(self) == _values(other)
+    return bool(_values(self) == _values(other))
 
 
 def _hash(self: Any) -> int:
