@@ -21,6 +21,8 @@ Role: TypeAlias = Literal["growing", "state", "cross"]
 ENTRY_ONCE = EntryLaw(constant=1, grows=False)
 #: the names of parts that grow, for those who ask for one by name
 KV, LATENT, INDEX_KEYS, WINDOW, COMPRESSED = "K+V", "latent", "index keys", "window", "compressed"
+#: the names of state parts that engines tell apart
+RECURRENT_STATE, COMPRESSOR_STATE, INDEX_STATE = "recurrent state", "compressor state", "index compressor state"
 
 
 @record

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cache.formats import find_format
-from kvplan.cache.layout import COMPRESSED, INDEX_KEYS, KV, LATENT, WINDOW, LayerContext, layer_parts
+from kvplan.cache.layout import (
+    COMPRESSED,
+    COMPRESSOR_STATE,
+    INDEX_KEYS,
+    INDEX_STATE,
+    KV,
+    LATENT,
+    RECURRENT_STATE,
+    WINDOW,
+    LayerContext,
+    layer_parts,
+)
 from kvplan.cache.precision import Precision, resolve_precision
 from kvplan.engines.base import Pool
 from kvplan.engines.llama_cpp.cells import Cells
@@ -285,12 +296,12 @@ def _states(layers: Sequence[Stored], cells: Cells, copies: int) -> Iterable[Cac
     """Recurrent state, one cell a slot and rollback copy; then DeepSeek V4's compressor states, one line each."""
     recurrent = [item for item in layers if isinstance(item.layer, kinds.RECURRENT)]
     if recurrent:
-        rows = tuple(_state_row(item, ("convolution state", "token shift state")) for item in recurrent)
+        rows = tuple(_state_row(item) for item in recurrent)
         yield Cache(STATES, cells.slots * copies, 1, rows, labels=("R", "S"), types=("f32", "f32"))
     for title, wanted, indexed in (
-        ("CSA", "compressor state", True),
-        ("HCA", "compressor state", False),
-        ("lightning-indexer", "index compressor state", True),
+        ("CSA", COMPRESSOR_STATE, True),
+        ("HCA", COMPRESSOR_STATE, False),
+        ("lightning-indexer", INDEX_STATE, True),
     ):
         rows = tuple(
             Row(item.index, part.entry_bytes, 0)
@@ -309,6 +320,7 @@ def _states(layers: Sequence[Stored], cells: Cells, copies: int) -> Iterable[Cac
             )
 
 
-def _state_row(item: Stored, columns: tuple[str, ...]) -> Row:
-    first = sum(part.entry_bytes for part in item.parts if part.role == "state" and part.name in columns)
-    return Row(item.index, first, item.bytes("state") - first)
+def _state_row(item: Stored) -> Row:
+    """R holds convolution columns and token shifts, S the recurrent matrix."""
+    matrix = sum(part.entry_bytes for part in item.parts if part.name == RECURRENT_STATE)
+    return Row(item.index, item.bytes("state") - matrix, matrix)

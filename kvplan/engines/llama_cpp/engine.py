@@ -14,6 +14,7 @@ from kvplan.engines.llama_cpp.caches import DRAFT, STATES, Cache, CacheTypes, bu
 from kvplan.engines.llama_cpp.cells import Cells, resolve_cells
 from kvplan.engines.llama_cpp.devices import HOST, layer_devices
 from kvplan.engines.options import Option, Options, read_options
+from kvplan.engines.support import require_layers
 from kvplan.engines.versions import Rules, load_rules, rules_at
 from kvplan.errors import InputError
 from kvplan.spec.model import ModelSpec
@@ -74,11 +75,13 @@ class LlamaCpp:
         attention, block types that don't divide a head.
         """
         rules = rules_at(self.name, load_rules(self.rules), version)
+        notes = require_layers(self.name, spec)
         options = read_options(OPTIONS, settings)
         types = cache_types(spec, options, rules)
         plan = _Plan(spec, options, rules, types, parallel.tensor * parallel.pipeline)
         context, source = plan.context(available_bytes)
-        return plan.answer(self.name, context, source, available_bytes)
+        answer = plan.answer(self.name, context, source, available_bytes)
+        return replace(answer, warnings=(*answer.warnings, *notes))
 
 
 def cache_types(spec: ModelSpec, options: Options, rules: Rules) -> CacheTypes:

@@ -6,7 +6,7 @@ Source: InternLM/lmdeploy 2026-08 lmdeploy/pytorch/engine/cache_engine.py, src/t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +16,7 @@ from kvplan.cache.shard import shard_layer
 from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool, Refusal
 from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.stored import Stored, stored_layers
+from kvplan.engines.support import require_layers
 from kvplan.engines.versions import Rules, load_rules, rules_at
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
@@ -59,6 +60,7 @@ class Lmdeploy:
         policy that TurboMind lacks.
         """
         rules = rules_at(self.name, load_rules("lmdeploy"), version)
+        notes = require_layers(self.name, spec)
         options = read_options(OPTIONS, settings)
         policy, turbomind = int(options["quant_policy"]), options["backend"] == "turbomind"
         if turbomind and policy not in rules["turbomind_policies"]:
@@ -70,7 +72,8 @@ class Lmdeploy:
             _check_heads(spec, parallel.tensor)
         precision = resolve_precision(rules["quant_policy"][policy], "fp8", model_dtype=spec.dtype)
         layers = stored_layers(spec, precision, adapt=_adapt(spec, parallel.tensor))
-        return _answer(self.name, spec, rules, options, layers, available_bytes[0])
+        answer = _answer(self.name, spec, rules, options, layers, available_bytes[0])
+        return replace(answer, warnings=(*answer.warnings, *notes))
 
 
 def cache_share(free_bytes: int, ratio: float, *, vocab_size: int = 0, prefill: int = 8192, batch: int = 128) -> int:

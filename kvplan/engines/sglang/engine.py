@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +11,7 @@ from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool
 from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.sglang.cells import CACHE_DTYPES, cell_of, has_window_pool, precision_for, stage_layers
 from kvplan.engines.sglang.sizing import Sizes
+from kvplan.engines.support import require_layers
 from kvplan.engines.versions import load_rules, rules_at
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
@@ -69,6 +70,7 @@ class Sglang:
         Raises InputError for values the engine refuses.
         """
         rules = rules_at(self.name, load_rules("sglang"), version)
+        notes = require_layers(self.name, spec)
         options = read_options(OPTIONS, settings)
         ranks = _attention_ranks(options, parallel)
         stages = list(available_bytes) * parallel.pipeline if len(available_bytes) == 1 else list(available_bytes)
@@ -79,7 +81,8 @@ class Sglang:
         precision = precision_for(spec, options["kv_cache_dtype"], options["mamba_ssm_dtype"])
         layers = stage_layers(spec, precision, rules, ranks, parallel.pipeline)
         cells = [cell_of(stage, rules) for stage in layers]
-        return _answer(Sizes(spec, options, rules, tuple(cells), tuple(stages)), self.name)
+        answer = _answer(Sizes(spec, options, rules, tuple(cells), tuple(stages)), self.name)
+        return replace(answer, warnings=(*answer.warnings, *notes))
 
 
 def _attention_ranks(options: Options, parallel: Parallelism) -> int:

@@ -15,6 +15,7 @@ from kvplan.cache.shard import shard_layer
 from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool, Refusal
 from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.stored import Stored, by_stage, stored_layers
+from kvplan.engines.support import require_layers
 from kvplan.engines.versions import Rules, load_rules, rules_at
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
@@ -67,6 +68,7 @@ class TensorrtLlm:
         Raises InputError for a block that is no power of two or sizes that don't match the stages.
         """
         rules = rules_at(self.name, load_rules("tensorrt_llm"), version)
+        notes = require_layers(self.name, spec)
         options = read_options(OPTIONS, settings)
         block = options["tokens_per_block"] or rules["tokens_per_block"]
         if block & (block - 1):
@@ -83,7 +85,9 @@ class TensorrtLlm:
         layers = _layers(spec, precision, options, rules, ranks)
         stages = by_stage(layers, spec.layer_count, parallel.pipeline)
         length = options["max_seq_len"] or spec.max_context or 4096
-        return _Pools(spec, options, rules, block, length, tuple(map(tuple, stages)), tuple(budgets)).answer(self.name)
+        pools = _Pools(spec, options, rules, block, length, tuple(map(tuple, stages)), tuple(budgets))
+        answer = pools.answer(self.name)
+        return replace(answer, warnings=(*answer.warnings, *notes))
 
 
 def free_share(free_bytes: int, fraction: float) -> int:

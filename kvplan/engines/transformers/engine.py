@@ -6,12 +6,13 @@ While a layer's tensor grows, the old and the new copy of that layer exist toget
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool, Refusal
 from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.stored import split_evenly
+from kvplan.engines.support import require_layers
 from kvplan.engines.transformers.conventions import CacheKind, TensorLayer, peak_storage, tensor_layers
 from kvplan.engines.versions import Rules, load_rules, rules_at
 from kvplan.errors import InputError
@@ -52,6 +53,7 @@ class Transformers:
         stores expanded MLA heads whose widths the spec lacks.
         """
         rules = rules_at(self.name, load_rules("transformers"), version)
+        notes = require_layers(self.name, spec)
         options = read_options(OPTIONS, settings)
         kind: CacheKind = "static" if "static" in options["cache_implementation"] else "dynamic"
         length = options["max_length"] or spec.max_context or DEFAULT_LENGTH
@@ -64,7 +66,8 @@ class Transformers:
             )
         if "offloaded" in options["cache_implementation"]:
             stages = [_one_layer_at_a_time(stage, length) for stage in stages]
-        return _answer(self.name, spec, rules, options, parallel, stages, available, length)
+        answer = _answer(self.name, spec, rules, options, parallel, stages, available, length)
+        return replace(answer, warnings=(*answer.warnings, *notes))
 
 
 def _one_layer_at_a_time(stage: Sequence[TensorLayer], length: int) -> list[TensorLayer]:
