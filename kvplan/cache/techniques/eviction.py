@@ -155,7 +155,7 @@ def _settings(option: Option, method: Method, known: list[str]) -> dict[str, Any
         "per_query_head": option.flag("per-query-head"),
         "scattered": option.flag("scattered"),
     }
-    if method in ("snapkv", "pyramidkv", "adakv"):
+    if method in GROWING:
         known.append("window")
         found["window"] = option.whole("window", 32, 0, 10**6)
     if method == "pyramidkv":
@@ -193,7 +193,7 @@ def _size(text: str, method: Method) -> int | float:
 def _check(rule: Eviction) -> None:
     if rule.first + rule.second <= 0:
         raise InputError(f"{FIELD}: found a budget of 0 tokens for {rule.method}, expected at least 1")
-    windowed = rule.method in ("snapkv", "pyramidkv")
+    windowed = rule.method in GROWING
     if windowed and isinstance(rule.first, int) and rule.first <= rule.window:
         raise InputError(
             f"{FIELD}: found a capacity of {rule.first} with window={rule.window}, expected a capacity above the "
