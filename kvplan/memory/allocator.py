@@ -1,7 +1,7 @@
 """What torch's CUDA caching allocator makes of tensors: bytes requested, allocated in blocks, reserved in segments.
 
-Rules of a fresh allocator without options (torch 2.13 c10/core/AllocatorConfig.h, c10/cuda/CUDACachingAllocator.cpp): sizes
-are rounded up to 512 B; up to 1 MiB they share 2 MiB segments, below 10 MiB 20 MiB segments, above that a segment
+Rules of a fresh allocator without options, torch 2.13 (c10/core/AllocatorConfig.h, c10/cuda/CUDACachingAllocator.cpp):
+sizes are rounded up to 512 B; up to 1 MiB they share 2 MiB segments, below 10 MiB 20 MiB segments, above that a segment
 is the size rounded up to 2 MiB. The smallest free block that is large enough is taken, and split unless what would be
 left is too small to keep: then the block is handed out whole, and counts as allocated whole.
 """
