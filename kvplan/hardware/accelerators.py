@@ -52,6 +52,7 @@ class Accelerator:
     memory_type: str
     source: tuple[str, ...]
     aliases: tuple[str, ...] = ()
+    compute_capability: str | None = None
     memory_mib_driver: Annotated[int, Positive(10**8)] | None = None
     memory_mib_driver_recalled: bool = False
     memory_bandwidth_gbs: Rate
