@@ -117,6 +117,10 @@ def test_a_bad_what_if_names_the_nearest_valid_choice(text: str, nearest: str) -
         (spec((4, kinds.Lightning(8, 64))), "csa=4"),
         (spec((4, kinds.Lightning(8, 64))), "mla=512+64"),
         (what_if(LLAMA_70B, "cla=2"), "cla=2"),
+        (what_if(LLAMA_70B, "cla=2"), "window=1024"),
+        (what_if(LLAMA_70B, "cla=2"), "attention-every=4"),
+        (what_if(LLAMA_70B, "cla=2"), "csa=4"),
+        (dense(1, 8, 128), "attention-every=2"),
         (dense(1, 8, 128), "yoco=1024"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvplan.cache.techniques.base import Technique
-from kvplan.cache.techniques.rewrite import edit_attention, owned_attention, relayer
+from kvplan.cache.techniques.rewrite import edit_attention, owned_attention, refuse_shared, relayer
 from kvplan.errors import InputError
 from kvplan.record import record
 from kvplan.spec import layers as kinds
@@ -67,6 +67,7 @@ def moba(n: int, block: int = 4096, top_k: int = 12) -> SparseReads:
 
 def with_csa(spec: ModelSpec, ratios: tuple[int, ...]) -> ModelSpec:
     """Every attention layer in DeepSeek V4's layout, the compression ratios taken in turn; ratio 4 has an indexer."""
+    refuse_shared(spec, "csa")
     places = owned_attention(spec)
     if not places:
         raise InputError("csa: found a model without attention layers, expected layers whose tokens can be compressed")

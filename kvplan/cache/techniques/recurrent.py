@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvplan.cache.techniques.base import Technique
-from kvplan.cache.techniques.rewrite import has_kind, owned_attention, relayer
+from kvplan.cache.techniques.rewrite import has_kind, owned_attention, refuse_shared, relayer
 from kvplan.errors import InputError
 from kvplan.record import record
 from kvplan.spec import layers as kinds
@@ -57,11 +57,14 @@ def with_attention_every(spec: ModelSpec, period: int) -> ModelSpec:
     They take the shape of the model's own recurrent layer where it has one, else linear attention over the same heads
     (a state of query heads x head_dim x head_dim).
     """
+    refuse_shared(spec, "attention-every")
     places = owned_attention(spec)
+    if len(places) < 2:
+        raise InputError(f"attention-every: found {len(places)} attention layers in {spec.id}, expected two or more")
     if not 2 <= period <= len(places):
         raise InputError(
-            f"attention-every: found {period}, expected 2 to the {len(places)} attention layers of the model"
-            + (f"; nearest: {min(max(period, 2), len(places))}" if len(places) > 1 else "")
+            f"attention-every: found {period}, expected 2 to the {len(places)} attention layers of the model; "
+            f"nearest: {min(max(period, 2), len(places))}"
         )
     own = next((name for name in spec.counts if isinstance(spec.blocks[name], kinds.RECURRENT)), None)
     names = spec.sequence()

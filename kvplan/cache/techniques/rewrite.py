@@ -62,6 +62,12 @@ def edit_attention(
     return replace(spec, blocks={name: map_branches(block, edit) for name, block in spec.blocks.items()})
 
 
+def refuse_shared(spec: ModelSpec, field: str) -> None:
+    """Raises InputError for a model whose layers share caches: its readers would lose the layer they read."""
+    if any(has_kind(spec.blocks[name], (kinds.SharedCache,)) for name in spec.counts):
+        raise InputError(f"{field}: found a model whose layers share already, expected one where each owns its cache")
+
+
 def owned_attention(spec: ModelSpec) -> list[tuple[int, str]]:
     """(layer number, block name) of each layer that owns a self-attention cache, in layer order."""
     names = spec.sequence()

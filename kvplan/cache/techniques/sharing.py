@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from kvplan.cache.techniques.base import Technique
-from kvplan.cache.techniques.rewrite import has_kind, owned_attention, relayer
+from kvplan.cache.techniques.rewrite import has_kind, owned_attention, refuse_shared, relayer
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
 from kvplan.spec.model import ModelSpec
@@ -130,10 +130,7 @@ def _borrower(block: kinds.Layer, name: str) -> kinds.Layer:
 
 
 def _shareable(spec: ModelSpec, field: str) -> list[tuple[int, str]]:
-    if any(has_kind(spec.blocks[name], (kinds.SharedCache,)) for name in spec.counts):
-        raise InputError(
-            f"{field}: found a model whose layers share caches already, expected one where each owns its own"
-        )
+    refuse_shared(spec, field)
     places = [(number, name) for number, name in owned_attention(spec) if has_kind(spec.blocks[name], SHAREABLE)]
     if not places:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvplan.cache.techniques.base import Technique
-from kvplan.cache.techniques.rewrite import has_kind, owned_attention, relayer
+from kvplan.cache.techniques.rewrite import has_kind, owned_attention, refuse_shared, relayer
 from kvplan.cache.techniques.sharing import windowed
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
@@ -45,6 +45,7 @@ def with_window(spec: ModelSpec, window: int, local: int, period: int) -> ModelS
 
     5 of 6 over 62 layers leaves 10 global ones, as in Gemma 3. Raises InputError without full-attention layers.
     """
+    refuse_shared(spec, "window")
     places = [
         (number, name) for number, name in owned_attention(spec) if has_kind(spec.blocks[name], (kinds.FullAttention,))
     ]
