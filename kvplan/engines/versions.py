@@ -34,6 +34,11 @@ def parse_version(text: str, engine: str, example: str) -> Version:
     return tuple(int(part) for part in match.group(1).split("."))
 
 
+def _before(number: Version, other: Version) -> bool:
+    """Whether a version comes before another; numbers left out are zero, so that 0.26 is 0.26.0."""
+    return number + (0,) * (len(other) - len(number)) < other
+
+
 @dataclass(frozen=True)
 class Rules:
     """The rules of one engine at one version. `warning` says when the version is beyond those that were studied."""
@@ -59,10 +64,10 @@ def rules_at(engine: str, data: Mapping[str, Any], version: str | None) -> Rules
     number = parse_version(text, engine, default)
     first, last = parse_version(oldest, engine, default), parse_version(default, engine, default)
     warning, used = None, number
-    if number < first or number[: len(last)] > last:
-        nearest = oldest if number < first else default
+    if _before(number, first) or number[: len(last)] > last:
+        nearest = oldest if _before(number, first) else default
         warning = f"{engine} {text} is not a version kvplan knows: answered as {nearest}, the nearest known one"
-        text, used = nearest, first if number < first else last
+        text, used = nearest, first if _before(number, first) else last
     values = {name: _in_force(ranges, used, engine, default) for name, ranges in data["rules"].items()}
     return Rules(text, used, values, warning)
 
@@ -71,8 +76,8 @@ def _in_force(ranges: Iterable[Mapping[str, Any]], number: Version, engine: str,
     found = None
     for entry in ranges:
         low, high = entry.get("from"), entry.get("until")
-        after = low is None or number >= parse_version(str(low), engine, example)
-        before = high is None or number < parse_version(str(high), engine, example)
+        after = low is None or not _before(number, parse_version(str(low), engine, example))
+        before = high is None or _before(number, parse_version(str(high), engine, example))
         if after and before:
             found = entry["value"]
     return found

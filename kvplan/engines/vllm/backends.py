@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from kvplan.engines.base import Device
-from kvplan.engines.vllm.rules import load_data
+from kvplan.engines.versions import load_rules
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.record import record
 
@@ -68,7 +68,7 @@ class LayerNeed:
 @cache
 def backends() -> dict[str, Backend]:
     """Every backend by name."""
-    listed = load_data("backends.yaml")["backends"]
+    listed = load_rules("vllm_backends")["backends"]
     made = {}
     for name, fields in listed.items():
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
@@ -111,7 +111,7 @@ def choose_backend(need: LayerNeed, device: Device, block: int | None, asked: Ba
 
     Raises InputError where none serves the layer.
     """
-    table = load_data("backends.yaml")["priorities"]["latent" if need.latent else "heads"]
+    table = load_rules("vllm_backends")["priorities"]["latent" if need.latent else "heads"]
     key = "cpu" if device.kind == "cpu" else (device.compute_capability or (0, 0))[0]
     candidates = [backends()[name] for name in table.get(key, table["default"])]
     if asked is not None and asked.latent == need.latent and asked.sparse == need.sparse:

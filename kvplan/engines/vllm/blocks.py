@@ -10,9 +10,9 @@ from math import lcm
 from typing import Any
 
 from kvplan.engines.base import Device
+from kvplan.engines.versions import Rules, load_rules
 from kvplan.engines.vllm.backends import common_block
 from kvplan.engines.vllm.pages import Family, Model, Unit
-from kvplan.engines.vllm.rules import Rules, load_data
 from kvplan.engines.vllm.settings import Resolved
 from kvplan.record import record
 
@@ -90,7 +90,7 @@ def _base_block(model: Model, resolved: Resolved, device: Device) -> tuple[int, 
     names = ", ".join(backend.name for backend in model.backends)
     if device.kind == "cpu":
         latent = any(backend.latent for backend in model.backends)
-        default = load_data("backends.yaml")["cpu_block"]["latent" if latent else "heads"]
+        default = load_rules("vllm_backends")["cpu_block"]["latent" if latent else "heads"]
         if latent or resolved.block_size is None:
             return default, f"{names} on a CPU"
     if resolved.block_size is not None:

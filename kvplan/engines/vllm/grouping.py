@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvplan.engines.versions import Rules
 from kvplan.engines.vllm.blocks import CacheLayer, ceil_div
-from kvplan.engines.vllm.rules import Rules
 from kvplan.errors import InputError
 from kvplan.record import record
 
@@ -41,6 +41,9 @@ def group_layers(
     layers = list(layers)
     if not layers:
         return []
+    if rules["one_table"]:
+        held = tuple(replace(layer, family="full") for layer in layers if layer.family != "state")
+        return [LayerGroup(held, uniform=True)] if held else []
     chunked = any(layer.family == "chunked" for layer in layers)
     if not hybrid_manager or (chunked and not chunked_hybrid_manager):
         layers = _promote(layers)
@@ -48,8 +51,7 @@ def group_layers(
         return [LayerGroup(tuple(layers))]
     if _same_demand(layers):
         return [LayerGroup(tuple(layers), uniform=True)]
-    own_blocks = any(layer.unit.own_block is not None for layer in layers)
-    if own_blocks and rules["packed_groups"]:
+    if rules["packed_groups"] and any(layer.unit.packed for layer in layers):
         return _packed(layers)
     unified = _unify_pages(layers)
     if unified is None:
@@ -170,37 +172,57 @@ def _packed(layers: Sequence[CacheLayer]) -> list[LayerGroup]:
     """Pages of different sizes side by side in one block (DeepSeek V4).
 
     Layers of equal demand make a bucket. A bucket with as many layers of each page size repeats a pattern; the
-    patterns are cut so that every group packs about as many repeats.
+    patterns are cut so that every group packs about as many repeats. Recurrent states are cut so that a group holds
+    no more of them than the block has room for anyway.
     """
+    patterns = [_by_page(bucket) for bucket in _demand_buckets(layers)]
+    repeats = [max(len(alike) for alike in pattern.values()) for pattern in patterns]
+    even = [len({len(alike) for alike in pattern.values()}) == 1 for pattern in patterns]
+    mixed = [count for count, same, pattern in zip(repeats, even, patterns, strict=True) if same and len(pattern) > 1]
+    target = (
+        least_padding([count for count, same in zip(repeats, even, strict=True) if same], max(mixed)) if mixed else 0
+    )
+    parts = [ceil_div(count, target) if same and target else 1 for count, same in zip(repeats, even, strict=True)]
+    states = [_is_state(pattern) for pattern in patterns]
+    room = max(
+        _widest(pattern, sum(map(len, pattern.values())) if state else cut)
+        for pattern, state, cut in zip(patterns, states, parts, strict=True)
+    )
+    groups: list[LayerGroup] = []
+    for pattern, state, cut in zip(patterns, states, parts, strict=True):
+        held = [layer for alike in pattern.values() for layer in alike]
+        if state:
+            cut = max(cut, ceil_div(len(held), max(1, room // held[0].page)))
+        if cut == 1:
+            groups.append(LayerGroup(tuple(held), uniform=True))
+            continue
+        rows = list(zip(*pattern.values(), strict=True))
+        for part in range(cut):
+            chosen = [layer for row in rows[part::cut] for layer in row]
+            groups.append(LayerGroup(tuple(chosen), uniform=True))
+    return groups
+
+
+def _demand_buckets(layers: Sequence[CacheLayer]) -> list[list[CacheLayer]]:
+    """Layers of equal demand together, in order of first appearance."""
     buckets: list[list[CacheLayer]] = []
     for layer in layers:
         for bucket in buckets:
-            if _same_demand([*bucket, layer]):
+            if _same_demand([bucket[0], layer]):
                 bucket.append(layer)
                 break
         else:
             buckets.append([layer])
-    patterns = [_by_page(bucket) for bucket in buckets]
-    balanced = [len({len(alike) for alike in pattern.values()}) == 1 for pattern in patterns]
-    repeats = [max(len(alike) for alike in pattern.values()) for pattern in patterns]
-    floor = max(
-        (count for count, even, pattern in zip(repeats, balanced, patterns, strict=True) if even and len(pattern) > 1),
-        default=0,
-    )
-    target = (
-        least_padding([count for count, even in zip(repeats, balanced, strict=True) if even], floor) if floor else 0
-    )
-    groups: list[LayerGroup] = []
-    for bucket, pattern, even, count in zip(buckets, patterns, balanced, repeats, strict=True):
-        parts = ceil_div(count, target) if even and target else 1
-        if parts == 1:
-            groups.append(LayerGroup(tuple(bucket), uniform=True))
-            continue
-        rows = list(zip(*pattern.values(), strict=True))
-        for part in range(parts):
-            chosen = [layer for row in rows[part::parts] for layer in row]
-            groups.append(LayerGroup(tuple(chosen), uniform=True))
-    return groups
+    return buckets
+
+
+def _is_state(pattern: dict[int, list[CacheLayer]]) -> bool:
+    return next(iter(pattern.values()))[0].family == "state"
+
+
+def _widest(pattern: dict[int, list[CacheLayer]], groups: int) -> int:
+    """Bytes of the largest of the `groups` groups that a bucket is cut into."""
+    return sum(ceil_div(len(alike), groups) * page for page, alike in pattern.items())
 
 
 def _by_page(bucket: Sequence[CacheLayer]) -> dict[int, list[CacheLayer]]:

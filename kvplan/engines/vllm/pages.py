@@ -10,9 +10,9 @@ from kvplan.cache.layout import LayerContext, Part, layer_parts
 from kvplan.cache.precision import Precision, resolve_precision
 from kvplan.cache.shard import shard_layer
 from kvplan.engines.base import Device, Parallelism
+from kvplan.engines.versions import Rules, load_rules
 from kvplan.engines.vllm.backends import SIXTEEN_BIT, Backend, LayerNeed, backends, choose_backend, find_backend
 from kvplan.engines.vllm.resolve import split_layers
-from kvplan.engines.vllm.rules import Rules, load_data
 from kvplan.engines.vllm.settings import Resolved
 from kvplan.errors import InputError, UnsupportedArchitectureError
 from kvplan.record import record
@@ -29,6 +29,7 @@ class Unit:
     `entry_bytes` is what one token costs (one compressed entry where `ratio` tokens make one, one row of a compressor
     state, a whole recurrent state). `shape` tells layers apart whose blocks may not be shared. `window` is the window
     or chunk in tokens. `own_block` is a block size the layer brings along, `alignment` what its page is rounded up to.
+    A `packed` layer asks for the pages of all layers side by side in one block.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Unit:
     alignment: int = 1
     skipped: bool = False
     checkpoint_blocks: int = 0
+    packed: bool = False
 
 
 @record
@@ -94,7 +96,7 @@ class _Builder:
             return "auto"
         if self.resolved.ssm_dtype != "auto":
             return self.resolved.ssm_dtype
-        by_kind, by_model = self.rules.tables["state_dtype_by_kind"], self.rules.tables["state_dtype_by_model"]
+        by_kind, by_model = load_rules("vllm")["state_dtype_by_kind"], load_rules("vllm")["state_dtype_by_model"]
         if layer.kind in by_kind:
             return str(by_kind[layer.kind])
         if self.spec.model_type in by_model:
@@ -122,7 +124,7 @@ class _Builder:
             latent=latent,
             sparse=latent and indexer is not None,
             window=isinstance(layer, kinds.SlidingWindow),
-            sinks=self.spec.model_type in load_data("backends.yaml")["sink_models"],
+            sinks=self.spec.model_type in load_rules("vllm_backends")["sink_models"],
             float32=self.resolved.model_dtype == "float32",
         )
         asked = None if self.resolved.backend is None else find_backend(self.resolved.backend)
@@ -151,6 +153,8 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
         for branch in branches(spec.blocks[name]):
             units.extend(_units(builder, branch, index, f"{index}.{name}", stage, tokens))
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
+    if spec.model_type in load_rules("vllm")["unverified_models"]:
+        assumptions.append(f"the cache of {spec.model_type} has a layout of its own in vLLM, approximated here")
     if spec.meta_tokens:
         assumptions.append(f"{spec.meta_tokens} learned tokens a sequence, which vLLM does not keep, are left out")
     token = _token_bytes(builder, next(iter(used))) if used else None
@@ -182,18 +186,21 @@ def _drafts(spec: ModelSpec, resolved: Resolved, rules: Rules) -> tuple[list[str
     """Names of the draft layers' blocks, what was assumed about them, and tokens kept beyond the window."""
     if resolved.speculation is None:
         return [], [], 0
-    how = rules.tables["speculative"][resolved.speculation.method]["layers"]
+    how = load_rules("vllm")["speculative"][resolved.speculation.method]["layers"]
     if how == "none":
         return [], [], 0
     names = [name for name, count in spec.draft_counts.items() for _ in range(count)]
     if how == "checkpoint" and names:
         modules = min(len(names), resolved.speculation.tokens)
         return names, [], resolved.speculation.tokens - 1 if modules > 1 else 0
-    target = [name for name in spec.sequence() if isinstance(spec.blocks[name], kinds.FullAttention)]
-    target += [name for name in spec.sequence() if isinstance(spec.blocks[name], kinds.LatentAttention)]
+    like = load_rules("vllm")["draft_by_model"].get(spec.model_type) if how == "checkpoint" else None
+    if like == "none":
+        return [], [], 0
+    wanted = ("sliding_window",) if like == "sliding_window" else ("full_attention", "latent_attention")
+    target = [name for kind in wanted for name in spec.counts if spec.blocks[name].kind == kind]
     if not target:
         return [], [f"the {resolved.speculation.method} draft layer is left out: the model has no full attention"], 0
-    return [target[0]], [f"one {resolved.speculation.method} draft layer with the target's full-attention shape"], 0
+    return [target[0]], [f"one {resolved.speculation.method} draft layer with the shape of the target's {target[0]}"], 0
 
 
 def _check_ranks(layer: kinds.SingleLayer, ranks: int, name: str) -> None:
@@ -220,9 +227,10 @@ def _units(
     """The cache layers that one mixer of one layer makes."""
     if isinstance(layer, kinds.SharedCache | kinds.NoCache):
         return
-    if layer.kind in builder.rules["missing_layers"]:
-        raise UnsupportedArchitectureError(
-            f"layers: found {layer.kind} in {builder.spec.id}, which vLLM {builder.rules.version} has no layer for"
+    if isinstance(layer, kinds.Lightning) and not builder.rules["lightning_layers"]:
+        raise InputError(
+            f"--engine: vLLM {builder.rules.version} has no lightning attention, which {builder.spec.id} needs; "
+            f"the last release that has it: vllm@0.23"
         )
     _check_ranks(layer, builder.parallel.tensor, name)
     sharded = shard_layer(layer, builder.parallel.tensor)
@@ -237,7 +245,7 @@ def _units(
         yield from _compressed_units(builder.rules, sharded, parts, name, stage, backend)
         return
     window = getattr(sharded, "window", None) or getattr(sharded, "chunk", None)
-    if builder.spec.model_type in builder.rules.tables["window_plus_one"] and isinstance(layer, kinds.SlidingWindow):
+    if builder.spec.model_type in load_rules("vllm")["window_plus_one"] and isinstance(layer, kinds.SlidingWindow):
         window = layer.window + 1
     for part in sorted(parts, key=lambda part: part.name != "index keys"):
         if not (part.stored.grows or part.stored.constant or part.role == "cross"):
@@ -249,7 +257,7 @@ def _units(
         yield Unit(
             name=f"{name}.{part.name}" if keys else name, stage=stage, family=family, entry_bytes=part.entry_bytes,
             formula=part.entry_formula, shape=shape, backend=indexer or backend, ratio=part.stored.ratio,
-            window=None if keys else window, skipped=skipped,
+            window=None if keys else window, skipped=skipped, packed=keys and part.stored.ratio > 1,
         )  # fmt: skip
 
 
@@ -302,13 +310,13 @@ def _compressed_units(
     rules: Rules, layer: kinds.CompressedSparse, parts: tuple[Part, ...], name: str, stage: int, backend: Backend
 ) -> Iterator[Unit]:
     """DeepSeek V4: a window layer, compressed entries with their index keys, and paged compressor states."""
-    table = rules.tables["compressed_sparse"]
+    table = load_rules("vllm")["compressed_sparse"]
     order = ("window", "index keys", "index compressor state", "compressed", "compressor state")
     for part in sorted(parts, key=lambda part: order.index(part.name)):
         if part.role != "state" and not (part.stored.grows or part.stored.constant):
             continue
         common: dict[str, Any] = {"name": f"{name}.{part.name}", "stage": stage, "alignment": table["alignment"],
-                                  "formula": part.entry_formula, "backend": backend}  # fmt: skip
+                                  "formula": part.entry_formula, "backend": backend, "packed": True}  # fmt: skip
         if part.role == "state":
             assert layer.ratio is not None
             rows = layer.ratio * (2 if layer.overlap else 1)

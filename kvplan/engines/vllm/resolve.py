@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.engines.base import Device, Parallelism, Setting
-from kvplan.engines.vllm.rules import Rules
+from kvplan.engines.versions import Rules, load_rules
 from kvplan.engines.vllm.settings import Asked, Resolved
 from kvplan.errors import InputError, show
 from kvplan.record import record
@@ -157,7 +157,7 @@ def _batches(
 def _in_flight(ledger: _Ledger, batched: int, parallel: Parallelism, device: Device, rules: Rules) -> tuple[int, bool]:
     """Tokens scheduled and not settled, and whether scheduling is asynchronous (vllm/config/vllm.py)."""
     speculation = ledger.asked.get("speculative_config")
-    method = {} if speculation is None else rules.tables["speculative"][speculation.method]
+    method = {} if speculation is None else load_rules("vllm")["speculative"][speculation.method]
     second = rules["second_model_runner"] and device.kind != "cpu" and not method.get("first_runner", False)
     default = (
         rules["async_scheduling"] and device.kind != "cpu" and method.get("async", True)
@@ -202,7 +202,7 @@ def _cache_dtype(spec: ModelSpec, ledger: _Ledger, has: Traits, rules: Rules) ->
     dtype, why = "auto", "the model's dtype"
     if spec.kv_quantization is not None:
         algorithm = spec.kv_quantization.algorithm.lower()
-        dtype = rules.tables["checkpoint_kv_dtypes"].get(algorithm, "auto")
+        dtype = load_rules("vllm")["checkpoint_kv_dtypes"].get(algorithm, "auto")
         why = f"the checkpoint's own scheme ({spec.kv_quantization.source})" if dtype != "auto" else why
     asked = ledger.asked.get("kv_cache_dtype")
     dtype, why = (asked, "asked") if asked not in (None, "auto") else (dtype, why)
@@ -210,7 +210,7 @@ def _cache_dtype(spec: ModelSpec, ledger: _Ledger, has: Traits, rules: Rules) ->
         dtype, why = "fp8_ds_mla", "the only layout of DeepSeek V4 on this backend"
     skip = tuple(ledger.asked.get("kv_cache_dtype_skip_layers") or ())
     if dtype.startswith("turboquant_") and not has.hybrid:
-        ends = min(rules.tables["turboquant_boundary_layers"], spec.layer_count // 2)
+        ends = min(load_rules("vllm")["turboquant_boundary_layers"], spec.layer_count // 2)
         numbers = {*range(ends), *range(spec.layer_count - ends, spec.layer_count)}
         skip = (*skip, *(str(number) for number in sorted(numbers) if str(number) not in skip))
     for word in skip:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvplan.engines.base import Parallelism, Setting, flag_name
-from kvplan.engines.vllm.rules import Rules
+from kvplan.engines.versions import load_rules
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.record import record
+from kvplan.units import GIB
 
 ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",
            "dcp": "decode_context_parallel_size", "VLLM_PP_LAYER_PARTITION": "pp_layer_partition",
@@ -29,7 +30,7 @@ WORDS = {
     "usage_context": ("server", "offline"),
 }
 OTHERS = ("max_model_len", "kv_cache_dtype", "kv_cache_dtype_skip_layers", "speculative_config", "attention_backend",
-          "pp_layer_partition")  # fmt: skip
+          "pp_layer_partition", "kv_offloading_size")  # fmt: skip
 _HUMAN = re.compile(r"([0-9]+)(?:\.([0-9]+))?([kmgtKMGT]?)")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _MOST = 10**15
@@ -70,7 +71,7 @@ class Speculation:
     tokens: int
 
 
-def _speculation(value: Any, rules: Rules) -> Speculation | None:
+def _speculation(value: Any) -> Speculation | None:
     field = "--speculative-config"
     if value is None:
         return None
@@ -82,7 +83,7 @@ def _speculation(value: Any, rules: Rules) -> Speculation | None:
                              "num_speculative_tokens") from None  # fmt: skip
     if not isinstance(value, Mapping):
         raise InputError(f"{field}: found {show(value)}, expected a JSON object with method and num_speculative_tokens")
-    known = rules.tables["speculative"]
+    known = load_rules("vllm")["speculative"]
     method = str(value.get("method") or ("draft_model" if value.get("model") else "mtp"))
     if method not in known:
         method = "mtp" if method.endswith("_mtp") else method
@@ -105,6 +106,17 @@ def _skip_layers(value: Any) -> tuple[str, ...]:
     return words
 
 
+def _offload_bytes(value: Any, field: str) -> int:
+    """--kv-offloading-size, in GiB over all ranks, as bytes."""
+    try:
+        size = float(value)
+    except (TypeError, ValueError):
+        size = 0.0
+    if not 0 < size <= 1 << 20:
+        raise InputError(f"{field}: found {show(value)}, expected GiB of host memory above 0 such as 16")
+    return int(size * GIB)
+
+
 def _choice(name: str, value: Any) -> str:
     words, word = WORDS[name], str(value).strip().lower()
     if word not in words:
@@ -113,8 +125,8 @@ def _choice(name: str, value: Any) -> str:
     return word
 
 
-def _cache_dtype(value: Any, rules: Rules) -> str:
-    word, known = str(value).strip().lower(), rules.tables["kv_cache_dtypes"]
+def _cache_dtype(value: Any) -> str:
+    word, known = str(value).strip().lower(), load_rules("vllm")["kv_cache_dtypes"]
     if word not in known:
         raise InputError(f"--kv-cache-dtype: found {show(value)}, expected one of vLLM's {', '.join(known)}"
                          f"{did_you_mean(word, known)}")  # fmt: skip
@@ -133,7 +145,7 @@ class Asked:
         return self.values.get(name)
 
 
-def read_flags(settings: Mapping[str, Any], rules: Rules) -> Asked:
+def read_flags(settings: Mapping[str, Any]) -> Asked:
     """Type the flags given by vLLM's own long names, with - or _ and with or without the leading dashes.
 
     Raises InputError for a value that vLLM would not take; a flag it hasn't got is listed in `unknown`.
@@ -158,14 +170,16 @@ def read_flags(settings: Mapping[str, Any], rules: Rules) -> Asked:
             automatic = value == -1 or (isinstance(value, str) and value.strip().lower() in ("auto", "-1"))
             values[name] = -1 if automatic else human_integer(value, field)
         elif name == "kv_cache_dtype":
-            values[name] = _cache_dtype(value, rules)
+            values[name] = _cache_dtype(value)
         elif name == "kv_cache_dtype_skip_layers":
             values[name] = _skip_layers(value)
         elif name == "speculative_config":
-            values[name] = _speculation(value, rules)
+            values[name] = _speculation(value)
+        elif name == "kv_offloading_size":
+            values[name] = _offload_bytes(value, field)
         elif name in OTHERS:
             values[name] = value
-        elif name in rules.tables["flags_without_effect"]:
+        elif name in load_rules("vllm")["flags_without_effect"]:
             idle.append(name)
         elif name not in PARALLEL:
             unknown.append(str(given))
