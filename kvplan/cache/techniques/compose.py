@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kvplan.cache.entries import EntryLaw
 from kvplan.cache.precision import Precision
+from kvplan.cache.shard import shard_layer
 from kvplan.cache.size import CachePlan, Group, plan_cache
 from kvplan.cache.techniques.eviction import Eviction
 from kvplan.cache.techniques.flops import attention_flops, source_layer
@@ -135,25 +136,29 @@ def compose_plan(
     *,
     generated: int = 0,
     encoder_tokens: int | None = None,
+    ranks: int = 1,
 ) -> CachePlan:
     """The plan of one sequence at `n` tokens with eviction and sparse reads in its entry laws.
 
-    Budgets are those at `n`: another context needs another plan. Does not check the combination.
+    Budgets are those at `n`: another context needs another plan. With `ranks` the plan is that of one tensor-parallel
+    rank. Does not check the combination.
     """
     rule, quest = techniques.evict, techniques.sparse_read
     if rule is None and quest is None:
-        return plan_cache(spec, precision, encoder_tokens=encoder_tokens)
+        return plan_cache(spec, precision, encoder_tokens=encoder_tokens, ranks=ranks)
     if rule is not None and rule.per_query_head:
         spec = _query_head_copies(spec)
     spec, precision, budgets = _split(spec, precision, rule, quest, n, generated)
-    plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens)
+    plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, ranks=ranks)
     groups: list[Group] = []
     for group in plan.groups:
         layer = source_layer(spec, group) if group.part.role == "growing" else None
         if layer is not None and rule is not None and isinstance(layer, SELF_ATTENTION):
             group = _evicted(group, budgets[group.block])
         if layer is not None and quest is not None and isinstance(layer, kinds.FullAttention):
-            groups.extend(_quest(group, layer, quest))
+            rank_layer = shard_layer(layer, ranks)
+            assert isinstance(rank_layer, kinds.FullAttention)
+            groups.extend(_quest(group, rank_layer, quest))
         else:
             groups.append(group)
     return replace(plan, groups=tuple(groups))

@@ -53,21 +53,17 @@ def resident_blocks(part: Part, n: int, block: int, scattered: bool = False) -> 
     A full window may straddle one block more. With `scattered` kept tokens each may hold a block of their own.
     """
     law = part.stored
+    always = law.constant * law.ratio
     if not law.grows:
-        return blocks(law.constant * law.ratio, block)
+        return blocks(always, block)
     held = n if law.window is None else min(n, law.window)
-    capped = law.limit is not None and law.limit * law.ratio < held
-    if capped:
-        assert law.limit is not None
-        kept = law.limit * law.ratio
-        return (
-            min(blocks(held + law.constant, block), kept + law.constant)
-            if scattered
-            else blocks(kept + law.constant, block)
-        )
+    budget = held if law.limit is None else law.limit * law.ratio
+    if budget < held:
+        kept = budget + always
+        return min(blocks(held + always, block), kept) if scattered else blocks(kept, block)
     if law.window is not None and n > law.window:
-        return min(blocks(n + law.constant, block), window_blocks(law.window + law.constant, block))
-    return blocks(held + law.constant * law.ratio, block)
+        return min(blocks(n + always, block), window_blocks(law.window + always, block))
+    return blocks(held + always, block)
 
 
 def paged_entries(part: Part, n: int, block: int, scattered: bool = False) -> int:
