@@ -25,7 +25,6 @@ class Backend:
     multiples: bool = False
     latent: bool = False
     sparse: bool = False
-    indexer: bool = False
     packed: bool = False
     windows: bool = False
     float32: bool = False
@@ -35,6 +34,7 @@ class Backend:
     quantized_majors: tuple[int, ...] = ()
     sink_majors: tuple[int, ...] | str = ()
     head_limit: int | None = None
+    auto_dtype: str | None = None
 
     @property
     def smallest_block(self) -> int:
@@ -112,7 +112,7 @@ def choose_backend(need: LayerNeed, device: Device, block: int | None, asked: Ba
     Raises InputError where none serves the layer.
     """
     table = load_rules("vllm_backends")["priorities"]["latent" if need.latent else "heads"]
-    key = "cpu" if device.kind == "cpu" else (device.compute_capability or (0, 0))[0]
+    key = device.kind if device.kind in table else (device.compute_capability or (0, 0))[0]
     candidates = [backends()[name] for name in table.get(key, table["default"])]
     if asked is not None and asked.latent == need.latent and asked.sparse == need.sparse:
         candidates = [asked]

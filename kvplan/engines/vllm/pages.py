@@ -104,6 +104,10 @@ class _Builder:
             return str(own or self.resolved.conv_dtype)
         return self.resolved.conv_dtype
 
+    @property
+    def indexer_backend(self) -> str:
+        return "DEEPSEEK_V32_INDEXER_ROCM" if self.device.kind == "amd" else "DEEPSEEK_V32_INDEXER"
+
     def is_skipped(self, layer: kinds.SingleLayer, index: int) -> bool:
         """Whether --kv-cache-dtype-skip-layers leaves the layer in 16 bits."""
         windowed = isinstance(layer, kinds.SlidingWindow) and "sliding_window" in self.resolved.skip_layers
@@ -155,10 +159,16 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
     if spec.model_type in load_rules("vllm")["unverified_models"]:
         assumptions.append(f"the cache of {spec.model_type} has a layout of its own in vLLM, approximated here")
+    if any(layer.kind == "compressed_sparse" for layer in spec.blocks.values()) and _major(device) != 9:
+        assumptions.append("DeepSeek V4's packed 584-byte records, as on compute capability 9, are assumed here too")
     if spec.meta_tokens:
         assumptions.append(f"{spec.meta_tokens} learned tokens a sequence, which vLLM does not keep, are left out")
     token = _token_bytes(builder, next(iter(used))) if used else None
     return Model(tuple(units), tuple(used), token, tokens, extra, tuple(assumptions))
+
+
+def _major(device: Device) -> int:
+    return (device.compute_capability or (0, 0))[0]
 
 
 def _token_bytes(builder: _Builder, first: Backend) -> TokenBytes | None:
@@ -240,6 +250,8 @@ def _units(
     skipped = builder.is_skipped(layer, index)
     dtype = "auto" if skipped else builder.resolved.kv_cache_dtype
     backend = builder.backend(layer, dtype)
+    if dtype in SIXTEEN_BIT and backend.auto_dtype is not None:
+        dtype = backend.auto_dtype
     parts = _parts(builder, sharded, dtype, backend)
     if isinstance(sharded, kinds.CompressedSparse):
         yield from _compressed_units(builder.rules, sharded, parts, name, stage, backend)
@@ -253,7 +265,7 @@ def _units(
         keys = part.name == "index keys"
         family: Family = "latent" if keys else _family(sharded)
         shape = (part.name, part.dtype, part.entry_bytes, replace_query(sharded) if not keys else None)
-        indexer = backends()["DEEPSEEK_V32_INDEXER"] if keys and backend.latent else None
+        indexer = backends()[builder.indexer_backend] if keys and backend.latent else None
         yield Unit(
             name=f"{name}.{part.name}" if keys else name, stage=stage, family=family, entry_bytes=part.entry_bytes,
             formula=part.entry_formula, shape=shape, backend=indexer or backend, ratio=part.stored.ratio,

@@ -73,7 +73,7 @@ def resolve(spec: ModelSpec, asked: Asked, parallel: Parallelism, device: Device
     prefix, mode = _prefix_caching(ledger, has, rules)
     disable = asked.get("disable_hybrid_kv_cache_manager")
     manager = _hybrid_manager(ledger, rules)
-    dtype, skip = _cache_dtype(spec, ledger, has, rules)
+    dtype, skip = _cache_dtype(spec, ledger, has, device)
     model_dtype = _model_dtype(spec, ledger)
     conv = ledger.settle("mamba_cache_dtype", "auto", "the model's dtype") if has.recurrent else "auto"
     return Resolved(
@@ -198,19 +198,23 @@ def _prefix_caching(ledger: _Ledger, has: Traits, rules: Rules) -> tuple[bool, s
     return prefix, str(ledger.note("mamba_cache_mode", asked, "asked"))
 
 
-def _cache_dtype(spec: ModelSpec, ledger: _Ledger, has: Traits, rules: Rules) -> tuple[str, tuple[str, ...]]:
-    dtype, why = "auto", "the model's dtype"
+def _cache_dtype(spec: ModelSpec, ledger: _Ledger, has: Traits, device: Device) -> tuple[str, tuple[str, ...]]:
+    table, dtype, why = load_rules("vllm"), "auto", "the model's dtype"
+    major = (device.compute_capability or (0, 0))[0]
     if spec.kv_quantization is not None:
-        algorithm = spec.kv_quantization.algorithm.lower()
-        dtype = load_rules("vllm")["checkpoint_kv_dtypes"].get(algorithm, "auto")
+        dtype = table["checkpoint_kv_dtypes"].get(spec.kv_quantization.algorithm.lower(), "auto")
         why = f"the checkpoint's own scheme ({spec.kv_quantization.source})" if dtype != "auto" else why
+    if dtype == "auto" and major in table["auto_kv_dtypes"].get(spec.model_type, {}):
+        dtype, why = table["auto_kv_dtypes"][spec.model_type][major], "vLLM's default for the model on this device"
     asked = ledger.asked.get("kv_cache_dtype")
     dtype, why = (asked, "asked") if asked not in (None, "auto") else (dtype, why)
-    if has.compressed and dtype != "nvfp4_ds_mla":
-        dtype, why = "fp8_ds_mla", "the only layout of DeepSeek V4 on this backend"
+    if has.compressed:
+        if dtype != "auto" and not dtype.startswith("fp8"):
+            raise InputError(f"--kv-cache-dtype: found {dtype}, expected auto or fp8, which DeepSeek V4 is stored in")
+        dtype, why = "fp8_ds_mla", "the layout of DeepSeek V4"
     skip = tuple(ledger.asked.get("kv_cache_dtype_skip_layers") or ())
     if dtype.startswith("turboquant_") and not has.hybrid:
-        ends = min(load_rules("vllm")["turboquant_boundary_layers"], spec.layer_count // 2)
+        ends = min(table["turboquant_boundary_layers"], spec.layer_count // 2)
         numbers = {*range(ends), *range(spec.layer_count - ends, spec.layer_count)}
         skip = (*skip, *(str(number) for number in sorted(numbers) if str(number) not in skip))
     for word in skip:
