@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvplan.answers.composed import Asked, Composed, RankCache, assume, compose, composed, settle
+from kvplan.answers.records import Cache, Component, Derivation, Dtypes, Fit, Input, Model, Weights
 from kvplan.cache.precision import Precision, resolve_precision
 from kvplan.cache.size import CachePlan, Group, plan_cache
 from kvplan.errors import InputError, show
@@ -34,114 +36,11 @@ _CONFIDENCE_WORDS = {
 
 
 @record
-class Input:
-    """One input of a derivation and where it comes from."""
-
-    name: str
-    value: str
-    source: str
-
-
-@record
-class Derivation:
-    """A formula with its numbers filled in, and the source of each number."""
-
-    formula: str
-    inputs: tuple[Input, ...]
-
-
-@record
-class Component:
-    """One part of the cache over all its equal layers. `bytes` and `read_bytes` are those of one sequence."""
-
-    name: str
-    kind: str
-    part: Literal["growing", "state", "cross"]
-    dtype: str
-    layers: int
-    reading_layers: int
-    entries: int
-    entries_read: int
-    bytes_per_token: int
-    bytes: int
-    read_bytes: int
-    derivation: Derivation
-
-
-@record
-class Cache:
-    """The *needed* size: what the mathematics asks, before any engine rounds or reserves.
-
-    `needed_bytes` = growing + state + cross over the whole batch, `needed_bytes_per_sequence` of one sequence.
-    `bytes_per_token_marginal` is what one more token of one sequence adds at this context (rounded down where a
-    compressed cache adds a fraction). `read_bytes_per_step` is what one decode step of the whole batch loads.
-    """
-
-    size: Literal["needed"]
-    needed_bytes: int
-    needed_bytes_per_sequence: int
-    growing_bytes: int
-    state_bytes: int
-    cross_bytes: int
-    bytes_per_token_marginal: int
-    read_bytes_per_step: int
-    growing_layers: int
-    total_layers: int
-    components: tuple[Component, ...]
-
-
-@record
-class Model:
-    """Which model was asked about, and how far its spec can be trusted."""
-
-    id: str
-    hf_ids: tuple[str, ...]
-    architecture: str | None
-    model_type: str
-    dtype: str
-    max_context: int | None
-    confidence: str
-    source: str
-
-
-@record
-class Dtypes:
-    """The dtypes in force. `index` and `state` are "auto" when they follow the KV dtype and the checkpoint."""
-
-    kv_key: str
-    kv_value: str
-    index: str
-    state: str
-
-
-@record
-class Weights:
-    """Bytes of the weights; `exact` when they were read from the checkpoint's own headers."""
-
-    bytes: int
-    exact: bool
-    source: str
-
-
-@record
-class Fit:
-    """Weights and KV cache against device memory, simple and conservative: no engine's rounding is in it."""
-
-    gpu: str
-    count: int
-    memory_bytes_per_gpu: int
-    memory_source: str
-    usable_bytes_per_gpu: int
-    weights_bytes_per_gpu: int
-    kv_bytes_per_sequence_per_gpu: int
-    max_full_length_sequences: int
-    longest_context_tokens: int
-    fits: bool
-
-
-@record
 class Estimate:
-    """The whole answer. `exit_code` is 0 when it fits or no GPU was asked about, 1 when it does not fit."""
+    """The whole answer. `exit_code` is 0 when it fits or no GPU was asked about, 1 when it does not fit.
+
+    `composition` is the cache after the techniques asked for, None without any; `cache` then has their entries.
+    """
 
     schema_version: int
     command: Literal["estimate"]
@@ -155,6 +54,7 @@ class Estimate:
     cache: Cache
     weights: Weights | None
     fit: Fit | None
+    composition: Composed | None
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -189,52 +89,83 @@ def estimate(
     drafting: bool = False,
     gpu: str | None = None,
     num_gpus: int = 1,
+    techniques: Asked = (),
+    what_ifs: Iterable[str] = (),
+    generated: int = 0,
     model_dir: Path | None = None,
 ) -> Estimate:
     """Estimate the KV cache of `batch` sequences of `ctx` stored tokens each.
 
     `ctx` takes 131072 or "128k" (131,072); None means the model's own limit. Sizes are exact integers of bytes. With
-    `gpu`, weights and cache are held against that device's memory. Raises InputError (bad value, unknown name) or
+    `gpu`, weights and cache are held against that device's memory. `techniques` are runtime techniques, such as
+    `[{"evict": "snapkv:2048"}]`, `what_ifs` architectural ones, such as `["cla=2"]`; the last `generated` tokens of
+    the context were generated. Raises InputError (bad value, unknown name, a combination without meaning) or
     UnsupportedArchitectureError.
     """
-    loaded = _loaded(model, model_dir)
-    spec = loaded.spec
-    context, context_source = _context(spec, ctx)
+    loaded = loaded_model(model, model_dir)
+    spec, asked = loaded.spec, None
     _check_count(batch, "--batch", MAX_BATCH)
+    if techniques or what_ifs or generated:
+        if drafting:
+            raise InputError(
+                "--drafting: found it beside techniques, which leave draft layers out, expected one of both"
+            )
+        spec, asked = assume(spec, what_ifs), settle(techniques, kv_cache_dtype, skip_layers, batch)
+        kv_cache_dtype, skip_layers, batch = asked.kv_cache_dtype, asked.skip_layers, asked.batch
+    context, context_source = resolve_context(spec, ctx)
     precision = resolve_precision(
         kv_cache_dtype, index_dtype, state_dtype,
         model_dtype=spec.dtype, value_dtype=value_cache_dtype, skip=tuple(skip_layers),
     )  # fmt: skip
-    plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, drafting=drafting)
-    weights, weight_notes = _weights(loaded)
+    composition = None if asked is None else compose(spec, precision, asked, context, generated, encoder_tokens)
+    if composition is None:
+        plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, drafting=drafting)
+    else:
+        plan = composition.plan
+    weights, weight_notes = weights_of(loaded)
+    if what_ifs and weights is not None:
+        weight_notes.append("the weights are those of the checkpoint as it is, without the what-if")
     fit: Fit | None = None
     fit_notes: list[str] = []
     if gpu is not None:
         _check_count(num_gpus, "--num-gpus", 100_000)
         rank_plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, drafting=drafting, ranks=num_gpus)
-        fit, fit_notes = _fit(spec, rank_plan, weights, context, batch, gpu, num_gpus)
+        held = None if composition is None else RankCache(composition, num_gpus)
+        fit, fit_notes = _fit(spec, rank_plan, weights, context, batch, gpu, num_gpus, held)
     cache = _cache(plan, context, batch)
     assumptions = [*_spec_words(spec), *_cache_words(spec, plan, encoder_tokens, drafting), *weight_notes, *fit_notes]
     beyond = spec.max_context is not None and context > spec.max_context
+    summary = None if composition is None else composed(composition)
     return Estimate(
         schema_version=SCHEMA_VERSION,
         command="estimate",
-        verdict=_verdict(spec, context, batch, precision, cache, fit),
-        model=Model(
-            spec.id, spec.hf_ids, spec.architecture, spec.model_type, spec.dtype, spec.max_context,
-            spec.provenance.confidence, spec.provenance.source,
-        ),
+        verdict=_verdict(spec, context, batch, precision, cache, fit, summary),
+        model=model_record(spec),
         context_tokens=context,
         context_source=context_source,
         beyond_model_limit=beyond,
         batch=batch,
-        dtypes=Dtypes(precision.key.name, precision.value.name, precision.index, precision.state),
+        dtypes=dtypes_record(precision),
         cache=cache,
         weights=weights,
         fit=fit,
+        composition=summary,
         assumptions=tuple(assumptions),
-        warnings=tuple(_warnings(spec, context, beyond, plan)),
+        warnings=(*warnings_for(spec, context, plan), *(composition.warnings if composition else ())),
+    )
+
+
+def model_record(spec: ModelSpec) -> Model:
+    """What an answer says about the model it is for."""
+    return Model(
+        spec.id, spec.hf_ids, spec.architecture, spec.model_type, spec.dtype, spec.max_context,
+        spec.provenance.confidence, spec.provenance.source,
     )  # fmt: skip
+
+
+def dtypes_record(precision: Precision) -> Dtypes:
+    """What an answer says about the dtypes in force."""
+    return Dtypes(precision.key.name, precision.value.name, precision.index, precision.state)
 
 
 def curve(
@@ -253,7 +184,7 @@ def curve(
     """
     import numpy
 
-    spec = _loaded(model, model_dir).spec
+    spec = loaded_model(model, model_dir).spec
     lengths = numpy.asarray(contexts)
     if lengths.dtype.kind not in "iu" or (
         lengths.size and not 1 <= int(lengths.min()) <= int(lengths.max()) <= MAX_TOKENS
@@ -263,7 +194,8 @@ def curve(
     return plan_cache(spec, precision, encoder_tokens=encoder_tokens).needed_bytes(lengths.astype(numpy.int64))
 
 
-def _loaded(model: str | ModelSpec | LoadedModel, model_dir: Path | None) -> LoadedModel:
+def loaded_model(model: str | ModelSpec | LoadedModel, model_dir: Path | None) -> LoadedModel:
+    """The model of a name, a file, a spec, or one already loaded."""
     if isinstance(model, LoadedModel):
         return model
     return LoadedModel(model) if isinstance(model, ModelSpec) else resolve_model(model, model_dir=model_dir)
@@ -274,7 +206,8 @@ def _check_count(value: int, field: str, high: int) -> None:
         raise InputError(f"{field}: found {show(value)}, expected a whole number from 1 to {high:,}")
 
 
-def _context(spec: ModelSpec, ctx: int | str | None) -> tuple[int, str]:
+def resolve_context(spec: ModelSpec, ctx: int | str | None) -> tuple[int, str]:
+    """The context in tokens and where it comes from. Raises InputError without any."""
     if ctx is not None:
         return parse_tokens(ctx), "--ctx"
     if spec.max_context is None:
@@ -329,7 +262,8 @@ def _inputs(spec: ModelSpec, group: Group, context: int) -> tuple[Input, ...]:
     return tuple(found)
 
 
-def _weights(loaded: LoadedModel) -> tuple[Weights | None, list[str]]:
+def weights_of(loaded: LoadedModel) -> tuple[Weights | None, list[str]]:
+    """The weights of a model, None where their size is unknown, and what was assumed."""
     from kvplan.memory.weights import weight_bytes
 
     found = weight_bytes(loaded.spec, tensors=loaded.tensors)
@@ -339,7 +273,14 @@ def _weights(loaded: LoadedModel) -> tuple[Weights | None, list[str]]:
 
 
 def _fit(
-    spec: ModelSpec, plan: CachePlan, weights: Weights | None, context: int, batch: int, gpu: str, count: int
+    spec: ModelSpec,
+    plan: CachePlan,
+    weights: Weights | None,
+    context: int,
+    batch: int,
+    gpu: str,
+    count: int,
+    held: RankCache | None = None,
 ) -> tuple[Fit, list[str]]:
     from kvplan.hardware.accelerators import find
 
@@ -351,9 +292,16 @@ def _fit(
     usable = device.memory_bytes * USABLE_SHARE_PERCENT // 100
     per_gpu_weights = -(-weights.bytes // count)
     left = usable - per_gpu_weights
-    per_sequence = plan.needed_bytes(context)
-    sequences = max(0, left // per_sequence) if per_sequence else MAX_BATCH
     limit = spec.max_context or MAX_TOKENS
+    if held is None:
+        per_sequence = plan.needed_bytes(context)
+        total = batch * per_sequence
+        sequences = max(0, left // per_sequence) if per_sequence else MAX_BATCH
+        longest = plan.longest_context(left, limit) if left > 0 else 0
+    else:
+        per_sequence, total = held.sequence_bytes(context), held.batch_bytes(batch)
+        sequences = held.most_sequences(left, MAX_BATCH)
+        longest = held.longest_context(left, limit)
     notes = [
         f"{USABLE_SHARE_PERCENT} % of each GPU's memory is taken for weights and KV cache; activations, CUDA graphs "
         "and the engine's own buffers must fit in the rest",
@@ -372,16 +320,26 @@ def _fit(
         weights_bytes_per_gpu=per_gpu_weights,
         kv_bytes_per_sequence_per_gpu=per_sequence,
         max_full_length_sequences=sequences,
-        longest_context_tokens=plan.longest_context(left, limit) if left > 0 else 0,
-        fits=batch * per_sequence <= left,
+        longest_context_tokens=longest,
+        fits=total <= left,
     )
     return fit, notes
 
 
-def _verdict(spec: ModelSpec, context: int, batch: int, precision: Precision, cache: Cache, fit: Fit | None) -> str:
+def _verdict(
+    spec: ModelSpec,
+    context: int,
+    batch: int,
+    precision: Precision,
+    cache: Cache,
+    fit: Fit | None,
+    composition: Composed | None,
+) -> str:
     who = "one sequence" if batch == 1 else f"{batch:,} sequences"
-    size, length = both(cache.needed_bytes), tokens(context)
+    size, length = both(composition.stored_bytes if composition else cache.needed_bytes), tokens(context)
     need = f"{spec.id} needs {size} of KV cache for {who} of {length} tokens ({precision.name})"
+    if composition is not None and composition.applied:
+        need += f" after {', '.join(composition.applied)}"
     if fit is None:
         return need + "."
     devices = fit.gpu if fit.count == 1 else f"{fit.count} x {fit.gpu}"
@@ -407,9 +365,10 @@ def _cache_words(spec: ModelSpec, plan: CachePlan, encoder_tokens: int | None, d
     return found
 
 
-def _warnings(spec: ModelSpec, context: int, beyond: bool, plan: CachePlan) -> list[str]:
+def warnings_for(spec: ModelSpec, context: int, plan: CachePlan) -> list[str]:
+    """What must be known about this context and these dtypes."""
     found = []
-    if beyond:
+    if spec.max_context is not None and context > spec.max_context:
         found.append(
             f"{tokens(context)} tokens are beyond the {tokens(spec.max_context or 0)} that {spec.id} declares: "
             "arithmetic only"

@@ -108,3 +108,19 @@ def gb(count: int) -> str:
 def both(count: int) -> str:
     """Format bytes with both readings, since 40 GiB is 42.9 GB: `40.00 GiB (42.95 GB)`."""
     return gib(count) if count < KIB else f"{gib(count)} ({gb(count)})"
+
+
+def seconds(duration: float) -> str:
+    """Format a duration in the largest fitting unit: `1.20 s`, `12.9 ms`, `350 us`."""
+    for factor, unit in ((60.0, "min"), (1.0, "s"), (1e-3, "ms")):
+        if duration >= factor:
+            return f"{duration / factor:.3g} {unit}"
+    return f"{duration / 1e-6:.3g} us" if duration else "0 s"
+
+
+def si(value: float) -> str:
+    """Format a count with its decimal prefix and a space before the unit that follows: `1.20 T`."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:g} "

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kvplan.cli import technique_options as options
 from kvplan.cli.common import JSON_OPTION, MODEL_DIR_OPTION, complete_gpu, complete_model, print_json
 from kvplan.errors import InputError
 
@@ -41,13 +42,15 @@ def estimate(
     state_dtype: Annotated[
         str, typer.Option(help="Recurrent state: auto (fp32 unless the config says), float32 or bfloat16.")
     ] = "auto",
-    skip_layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kv-cache-dtype-skip-layers",
-            help="Layers that stay in 16 bits: numbers or a kind such as sliding_window.",
-        ),
-    ] = None,
+    skip_layers: options.SKIP_LAYERS = None,
+    evict: options.EVICT = None,
+    sparse_read: options.SPARSE_READ = None,
+    block_size: options.BLOCK_SIZE = None,
+    share_prefix: options.SHARE_PREFIX = None,
+    offload: options.OFFLOAD = None,
+    what_if: options.WHAT_IF = None,
+    techniques: options.TECHNIQUES = None,
+    generated: options.GENERATED = None,
     encoder_tokens: Annotated[
         str | None, typer.Option(help="Encoder or image tokens that cross attention holds.")
     ] = None,
@@ -87,11 +90,21 @@ def estimate(
         value_cache_dtype=value_cache_dtype,
         index_dtype=index_dtype,
         state_dtype=state_dtype,
-        skip_layers=_skip_entries(skip_layers or []),
+        skip_layers=options.skip_entries(skip_layers),
         encoder_tokens=None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens"),
         drafting=drafting,
         gpu=gpu,
         num_gpus=num_gpus,
+        techniques=options.technique_list(
+            techniques,
+            evict=evict,
+            sparse_read=sparse_read,
+            block_size=block_size,
+            share_prefix=share_prefix,
+            offload=offload,
+        ),
+        what_ifs=what_if or (),
+        generated=options.token_count(generated, "--generated"),
     )
     if as_json:
         print_json(answer.to_dict())
@@ -100,8 +113,3 @@ def estimate(
 
         print_estimate(answer, explain=explain)
     return answer.exit_code
-
-
-def _skip_entries(options: list[str]) -> list[str | int]:
-    entries = [entry.strip() for option in options for entry in option.split(",") if entry.strip()]
-    return [int(entry) if entry.isdecimal() and len(entry) < 10 else entry for entry in entries]

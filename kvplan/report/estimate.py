@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.estimator import Component, Estimate, Fit
+from kvplan.answers.composed import Composed
+from kvplan.answers.records import Component, Fit
+from kvplan.estimator import Estimate
 from kvplan.report.console import plain_table, stdout
-from kvplan.units import both, gib, tokens
+from kvplan.units import both, gib, seconds, si, tokens
 
 WIDE = 130
 
@@ -21,6 +23,8 @@ def print_estimate(answer: Estimate, *, explain: bool = False) -> None:
     console.print()
     _components(console, answer)
     _totals(console, answer)
+    if answer.composition is not None:
+        print_composition(console, answer.composition, answer.batch)
     if answer.fit is not None:
         _fit(console, answer.fit, answer.batch)
     if explain:
@@ -87,6 +91,25 @@ def _totals(console: Console, answer: Estimate) -> None:
     rows.add_row("growth", f"{cache.growing_layers} of {cache.total_layers} layers grow with context")
     if answer.weights is not None:
         rows.add_row("weights", f"{both(answer.weights.bytes)}, {answer.weights.source}")
+    console.print(rows)
+
+
+def print_composition(console: Console, cache: Composed, batch: int) -> None:
+    """What the techniques made of the batch's cache: stored, read and computed apart."""
+    console.print()
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("after techniques", ", ".join(cache.applied) or "none")
+    if cache.sequence_bytes != cache.needed_bytes_per_sequence:
+        rows.add_row("whole blocks", f"{both(cache.sequence_bytes)} a sequence")
+    shared = f", {both(cache.shared_bytes)} shared" if cache.shared_bytes else ""
+    rows.add_row("stored", f"{both(cache.stored_bytes)}{f' by {batch:,} sequences' if batch > 1 else ''}{shared}")
+    if cache.tier is not None:
+        rows.add_row("on the device", both(cache.device_bytes))
+        rows.add_row(f"on {cache.tier}", f"{both(cache.moved_bytes)}, back in {seconds(cache.resume_seconds)}")
+    rows.add_row("read per decode step", both(cache.read_bytes_per_step))
+    rows.add_row("attention per step", f"{si(cache.attention_flops_per_step)}FLOP")
+    if cache.prefill_bytes > cache.sequence_bytes:
+        rows.add_row("one prompt's peak", f"{both(cache.prefill_bytes)} before eviction")
     console.print(rows)
 
 
