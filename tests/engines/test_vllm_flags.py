@@ -17,6 +17,7 @@ from kvplan.spec.layers import (
     CrossAttention,
     FullAttention,
     GatedDelta,
+    Indexer,
     LatentAttention,
     Lightning,
     Parallel,
@@ -232,6 +233,13 @@ def test_what_cannot_work_is_one_sentence(
         VLLM.plan(model, flags, Parallelism(**ranks), [40 * GIB], H200, None)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_devices_without_a_backend_are_named() -> None:
+    sparse = spec({"mla": LatentAttention(128, 512, 64, indexer=Indexer(128, 2048, 64))}, ("61 x mla",))
+    with pytest.raises(InputError, match=r"--gpu: found NVIDIA A100-SXM4-80GB.*sparse MLA") as caught:
+        plan(sparse, device=A100, tensor=8)
+    assert "FLASHMLA_SPARSE lacks the compute capability" in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [[GIB, GIB, GIB], []])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import lcm
 from typing import Any
@@ -128,10 +129,18 @@ def choose_backend(need: LayerNeed, device: Device, block: int | None, asked: Ba
             raise InputError(
                 f"--block-size: found {block}, expected a multiple of {min(fitting)}, which the attention backend takes"
             )
-    listed = "; ".join(f"{backend.name} lacks {reason}" for backend, reason in reasons)
+    kin = [(b, why) for b, why in reasons if (b.latent, b.sparse) == (need.latent, need.sparse)]
+    listed = "; ".join(f"{backend.name} lacks {reason}" for backend, reason in kin) or "there is none"
+    plain = replace(need, dtype="auto")
+    if any(_refusal(backend, plain, device, block) is None for backend in candidates):
+        raise InputError(
+            f"--kv-cache-dtype: found {need.dtype} on {device.name}, expected a dtype that one of vLLM's attention "
+            f"backends takes there ({listed})"
+        )
+    kind = "sparse MLA" if need.sparse else "MLA" if need.latent else f"heads of {need.head_dim}"
     raise InputError(
-        f"--kv-cache-dtype: found {need.dtype} on {device.name}, expected a dtype that an attention backend of vLLM "
-        f"takes there ({listed})"
+        f"--gpu: found {device.name}, expected a device on which vLLM has an attention backend for {kind} and cache "
+        f"dtype {need.dtype} ({listed})"
     )
 
 

@@ -159,6 +159,8 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
     if spec.model_type in load_rules("vllm")["unverified_models"]:
         assumptions.append(f"the cache of {spec.model_type} has a layout of its own in vLLM, approximated here")
+    if device.kind not in ("cuda", "amd", "cpu"):
+        assumptions.append(f"vLLM's layout on CUDA: its plugin for {device.name} may lay the cache out otherwise")
     if any(layer.kind == "compressed_sparse" for layer in spec.blocks.values()) and _major(device) != 9:
         assumptions.append("DeepSeek V4's packed 584-byte records, as on compute capability 9, are assumed here too")
     if spec.meta_tokens:
