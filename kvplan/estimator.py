@@ -69,10 +69,9 @@ class Estimate:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the document that `Estimate.to_dict` returns."""
-    from pydantic import TypeAdapter
+    from kvplan.answers.schema import document_schema
 
-    schema = TypeAdapter(Estimate).json_schema(mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "kvplan estimate", **schema}
+    return document_schema(Estimate, "kvplan estimate")
 
 
 def estimate(

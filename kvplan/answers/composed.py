@@ -159,3 +159,46 @@ def compose(
     from kvplan.cache.techniques.compose import apply
 
     return apply(spec, precision, asked, n, generated=generated, encoder_tokens=encoder_tokens)
+
+
+@record
+class CacheOptions:
+    """Everything but the context that decides a cache, as options of one name. `techniques` is as in a YAML list."""
+
+    kv_cache_dtype: str = "auto"
+    value_cache_dtype: str | None = None
+    index_dtype: str = "auto"
+    state_dtype: str = "auto"
+    skip_layers: tuple[str | int, ...] = ()
+    batch: int = 1
+    encoder_tokens: int | None = None
+    techniques: tuple[Mapping[str, Any], ...] = ()
+    what_ifs: tuple[str, ...] = ()
+    generated: int = 0
+
+    def on(self, spec: ModelSpec) -> ComposedModel:
+        """These options over `spec`, ready for any context. Raises InputError for an option that is wrong."""
+        from kvplan.cache.precision import resolve_precision
+
+        spec = assume(spec, self.what_ifs)
+        asked = settle(self.techniques, self.kv_cache_dtype, self.skip_layers, self.batch)
+        precision = resolve_precision(
+            asked.kv_cache_dtype, self.index_dtype, self.state_dtype,
+            model_dtype=spec.dtype, value_dtype=self.value_cache_dtype, skip=asked.skip_layers,
+        )  # fmt: skip
+        return ComposedModel(spec, precision, asked, self.generated, self.encoder_tokens)
+
+
+@record
+class ComposedModel:
+    """A model under options. `at` composes it for one context."""
+
+    spec: ModelSpec
+    precision: Precision
+    techniques: Techniques
+    generated: int
+    encoder_tokens: int | None
+
+    def at(self, n: int) -> Composition:
+        """The composition at `n` stored tokens. Raises InputError for a combination without meaning."""
+        return compose(self.spec, self.precision, self.techniques, n, self.generated, self.encoder_tokens)

@@ -16,6 +16,10 @@ MODEL_DIR_OPTION: TypeAlias = Annotated[
         help="A directory of model specs that adds to or overrides the shipped ones (also KVPLAN_MODEL_PATH)."
     ),
 ]
+HUB_OPTION: TypeAlias = Annotated[
+    bool, typer.Option("--hub", help="Fetch MODEL's config from the Hugging Face hub (HF_ENDPOINT, HF_TOKEN).")
+]
+PLOT_OPTION: TypeAlias = Annotated[Path | None, typer.Option(help="Draw it into this PNG, SVG or PDF file.")]
 
 
 def print_json(document: Any) -> None:
@@ -36,3 +40,12 @@ def complete_gpu(incomplete: str) -> list[str]:
     from kvplan.hardware.accelerators import names
 
     return [name for name in names() if name.startswith(incomplete.lower())]
+
+
+MODEL_ARGUMENT: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="A known model (slug, alias or Hugging Face id), a config.json, a folder with one, or a .gguf file.",
+        autocompletion=complete_model,
+    ),
+]

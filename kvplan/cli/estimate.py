@@ -19,29 +19,13 @@ def estimate(
             autocompletion=complete_model,
         ),
     ],
-    ctx: Annotated[
-        str | None,
-        typer.Option(
-            "--ctx",
-            "-c",
-            "--max-model-len",
-            help="Stored tokens: 131072, 128k (= 131,072) or 1M. Default: the model's limit.",
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences of that length.")] = 1,
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="KV dtype: auto (16-bit), bf16, fp8, int8, nvfp4, kivi2, q8_0, ...")
-    ] = "auto",
-    value_cache_dtype: Annotated[
-        str | None, typer.Option(help="A dtype of V's own, as llama.cpp's --cache-type-v. Default: K's.")
-    ] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Short for --kv-cache-dtype fp8.")] = False,
-    index_dtype: Annotated[
-        str, typer.Option(help="Sparse indexer keys: auto (follows the KV dtype), bf16, fp8 or fp4.")
-    ] = "auto",
-    state_dtype: Annotated[
-        str, typer.Option(help="Recurrent state: auto (fp32 unless the config says), float32 or bfloat16.")
-    ] = "auto",
+    ctx: options.CTX = None,
+    batch: options.BATCH = 1,
+    kv_cache_dtype: options.KV_CACHE_DTYPE = "auto",
+    value_cache_dtype: options.VALUE_CACHE_DTYPE = None,
+    fp8: options.FP8 = False,
+    index_dtype: options.INDEX_DTYPE = "auto",
+    state_dtype: options.STATE_DTYPE = "auto",
     skip_layers: options.SKIP_LAYERS = None,
     evict: options.EVICT = None,
     sparse_read: options.SPARSE_READ = None,
@@ -51,9 +35,7 @@ def estimate(
     what_if: options.WHAT_IF = None,
     techniques: options.TECHNIQUES = None,
     generated: options.GENERATED = None,
-    encoder_tokens: Annotated[
-        str | None, typer.Option(help="Encoder or image tokens that cross attention holds.")
-    ] = None,
+    encoder_tokens: options.ENCODER_TOKENS = None,
     drafting: Annotated[bool, typer.Option("--drafting", help="Count the model's draft (MTP) layers too.")] = False,
     gpu: Annotated[
         str | None, typer.Option(help="Hold weights and cache against this device.", autocompletion=complete_gpu)
@@ -78,15 +60,13 @@ def estimate(
     from kvplan.spec.resolve import resolve_model
     from kvplan.units import parse_tokens
 
-    if fp8 and kv_cache_dtype.lower() not in ("auto", "fp8"):
-        raise InputError(f"--fp8: found it together with --kv-cache-dtype {kv_cache_dtype}, expected one of them")
     if assume not in (None, "dense"):
         raise InputError(f"--assume: found {assume!r}, expected dense")
     answer = run(
         resolve_model(model, model_dir=model_dir, hub=hub, assume_dense=assume == "dense"),
         ctx=ctx,
         batch=batch,
-        kv_cache_dtype="fp8" if fp8 else kv_cache_dtype,
+        kv_cache_dtype=options.kv_dtype(kv_cache_dtype, fp8),
         value_cache_dtype=value_cache_dtype,
         index_dtype=index_dtype,
         state_dtype=state_dtype,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import kvplan
-from kvplan.cli import estimate, gpus, models
+from kvplan.cli import estimate, explain, gpus, models
 from kvplan.errors import KvplanError
 
 EXIT_CODES = (
@@ -43,6 +43,7 @@ def _root(
 
 
 app.command(epilog=EXIT_CODES)(estimate.estimate)
+app.command(epilog=EXIT_CODES)(explain.explain)
 app.add_typer(models.app, name="models")
 app.add_typer(gpus.app, name="gpus")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 NARROWEST = 80
 
@@ -22,3 +25,13 @@ def plain_table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
+
+
+def notes(console: Console, assumptions: Iterable[str], warnings: Iterable[str]) -> None:
+    """The assumptions and warnings that end an answer, one a line."""
+    for title, lines in (("Assumptions", tuple(assumptions)), ("Warnings", tuple(warnings))):
+        if lines:
+            console.print()
+            console.print(Text(title, style="bold"))
+            for line in lines:
+                console.print(f"- {line}")

@@ -9,7 +9,7 @@ from rich.text import Text
 from kvplan.answers.composed import Composed
 from kvplan.answers.records import Component, Fit
 from kvplan.estimator import Estimate
-from kvplan.report.console import plain_table, stdout
+from kvplan.report.console import notes, plain_table, stdout
 from kvplan.units import both, gib, seconds, si, tokens
 
 WIDE = 130
@@ -29,12 +29,7 @@ def print_estimate(answer: Estimate, *, explain: bool = False) -> None:
         _fit(console, answer.fit, answer.batch)
     if explain:
         _derivations(console, answer)
-    for title, lines in (("Assumptions", answer.assumptions), ("Warnings", answer.warnings)):
-        if lines:
-            console.print()
-            console.print(Text(title, style="bold"))
-            for line in lines:
-                console.print(f"- {line}")
+    notes(console, answer.assumptions, answer.warnings)
 
 
 def _components(console: Console, answer: Estimate) -> None:
