@@ -14,6 +14,7 @@ from kvplan.engines.vllm.resolve import split_layers
 from kvplan.engines.vllm.settings import human_integer
 from kvplan.errors import InputError, KvplanError
 from kvplan.spec.layers import (
+    CompressedSparse,
     CrossAttention,
     FullAttention,
     GatedDelta,
@@ -22,6 +23,7 @@ from kvplan.spec.layers import (
     Lightning,
     Parallel,
     Rwkv,
+    SharedCache,
     SlidingWindow,
 )
 from kvplan.spec.model import ModelSpec, Provenance
@@ -46,6 +48,10 @@ HYBRID = ModelSpec(
     {"linear": GatedDelta(16, 128, 32, 128, 4), "attention": FullAttention(16, 2, 256)},
     ("36 x linear", "12 x attention"), Provenance("test", "verbatim"), max_context=262144,
 )  # fmt: skip
+
+
+V4 = spec({"csa": CompressedSparse(8, 512, 64, 128, 4, True)}, ("4 x csa",))
+SHARED = spec({"own": FullAttention(8, 8, 64), "borrow": SharedCache("own")}, ("2 x own", "2 x borrow"))
 
 
 def plan(
@@ -204,6 +210,10 @@ BAD: list[tuple[ModelSpec, dict[str, Any], dict[str, int], str]] = [
     (LLAMA_8B, {}, {"tensor": 8, "decode_context": 2}, "--decode-context-parallel-size: found 2"),
     (MISTRAL, {}, {"tensor": 2, "decode_context": 2}, "expected 1 for a model with windowed layers"),
     (LLAMA_8B, {"block_size": 24}, {}, "--block-size: found 24, expected a multiple of 16"),
+    (V4, {"block_size": 64}, {}, "--block-size: found 64, expected a multiple of 256"),
+    (V4, {"kv_cache_dtype": "bfloat16"}, {}, "expected auto or fp8, which DeepSeek V4 is stored in"),
+    (HYBRID, {"disable_hybrid_kv_cache_manager": True}, {}, "--disable-hybrid-kv-cache-manager: found layers that"),
+    (SHARED, {}, {"pipeline": 2}, "which leaves stage 1 without a layer that has a cache"),
     (LLAMA_8B, {"kv_cache_dtype": "q8_0"}, {}, "--kv-cache-dtype: found 'q8_0', expected one of vLLM's auto"),
     (LLAMA_8B, {"kv_cache_dtype": "fp7"}, {}, "nearest: fp8"),
     (DEEPSEEK_V3, {"kv_cache_dtype": "nvfp4"}, {"tensor": 8}, "--kv-cache-dtype: found nvfp4 on NVIDIA H200"),

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from kvplan.engines.versions import Rules
 from kvplan.engines.vllm.blocks import CacheLayer, ceil_div
+from kvplan.engines.vllm.pages import Family
 from kvplan.errors import InputError
 from kvplan.record import record
 
 _FULL = ("full", "latent")
 _SLIDING = ("sliding", "sliding_latent")
-_PROMOTED = {"sliding": "full", "chunked": "full", "sliding_latent": "latent"}
+_PROMOTED: dict[str, Family] = {"sliding": "full", "chunked": "full", "sliding_latent": "latent"}
 
 
 @record
@@ -46,7 +47,13 @@ def group_layers(
         return [LayerGroup(held, uniform=True)] if held else []
     chunked = any(layer.family == "chunked" for layer in layers)
     if not hybrid_manager or (chunked and not chunked_hybrid_manager):
-        layers = _promote(layers)
+        alike = _promote(layers)
+        if alike is None:
+            raise InputError(
+                "--disable-hybrid-kv-cache-manager: found layers that can't share one block table, expected the hybrid "
+                "manager to stay on for this model"
+            )
+        layers = alike
     if _same_kind(layers):
         return [LayerGroup(tuple(layers))]
     if _same_demand(layers):
@@ -56,7 +63,7 @@ def group_layers(
     unified = _unify_pages(layers)
     if unified is None:
         promoted = _promote(layers)
-        if any(layer.family == "chunked" for layer in layers) or not _same_demand(promoted):
+        if promoted is None or any(layer.family not in ("full", "latent", "sliding") for layer in layers):
             raise InputError(
                 "--kv-cache-dtype: found layers whose pages can't share a pool, expected a dtype that makes them equal"
             )
@@ -101,23 +108,22 @@ def _sharded(layer: CacheLayer) -> bool:
     return layer.family != "state"
 
 
-def _promote(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
-    """Give windows and chunks full-length blocks beside full layers (no hybrid manager). Raises InputError."""
-    attention = [layer for layer in layers if layer.family != "state"]
-    if not any(layer.family in _FULL for layer in attention) or _same_kind(attention) or _same_demand(attention):
+def _promote(layers: Sequence[CacheLayer]) -> list[CacheLayer] | None:
+    """Give windows and chunks full-length blocks beside full layers. None where that doesn't make all layers alike."""
+    if _same_kind(layers) or _same_demand(layers):
         return list(layers)
-    blocks = {layer.block for layer in attention if layer.family in _FULL}
+    blocks = {layer.block for layer in layers if layer.family in _FULL}
     promoted = []
     for layer in layers:
         family = _PROMOTED.get(layer.family)
-        if family is None:
+        if family is None or not blocks:
             promoted.append(layer)
             continue
-        block = blocks.copy().pop() if len(blocks) == 1 else layer.block
+        block = next(iter(blocks)) if len(blocks) == 1 else layer.block
         content = layer.content * block // layer.block
         page = max(layer.page, content) if layer.page > layer.content else content
-        promoted.append(replace(layer, family=family, block=block, page=page, content=content))  # type: ignore[arg-type]
-    return promoted
+        promoted.append(replace(layer, family=family, block=block, page=page, content=content))
+    return promoted if _same_kind(promoted) or _same_demand(promoted) else None
 
 
 def _unify_pages(layers: Sequence[CacheLayer]) -> list[CacheLayer] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -132,7 +132,8 @@ class _Builder:
             float32=self.resolved.model_dtype == "float32",
         )
         asked = None if self.resolved.backend is None else find_backend(self.resolved.backend)
-        return choose_backend(need, self.device, self.resolved.block_size, asked)
+        block = None if self.device.kind == "cpu" else self.resolved.block_size
+        return choose_backend(need, self.device, block, asked)
 
 
 def _head(layer: Any) -> int:
@@ -157,6 +158,7 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
         for branch in branches(spec.blocks[name]):
             units.extend(_units(builder, branch, index, f"{index}.{name}", stage, tokens))
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
+    _check_block(resolved.block_size, used, device)
     if spec.model_type in load_rules("vllm")["unverified_models"]:
         assumptions.append(f"the cache of {spec.model_type} has a layout of its own in vLLM, approximated here")
     if device.kind not in ("cuda", "amd", "cpu"):
@@ -167,6 +169,17 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
         assumptions.append(f"{spec.meta_tokens} learned tokens a sequence, which vLLM does not keep, are left out")
     token = _token_bytes(builder, next(iter(used))) if used else None
     return Model(tuple(units), tuple(used), token, tokens, extra, tuple(assumptions))
+
+
+def _check_block(block: int | None, used: Iterable[Backend], device: Device) -> None:
+    if block is None or device.kind == "cpu":
+        return
+    for backend in used:
+        if not backend.takes_block(block):
+            raise InputError(
+                f"--block-size: found {block}, expected a multiple of {backend.smallest_block}, which {backend.name} "
+                f"takes"
+            )
 
 
 def _major(device: Device) -> int:

@@ -9,6 +9,7 @@ from kvplan.engines.vllm.blocks import round_up
 from kvplan.engines.vllm.capacity import Demand, longest_length, pool_block_bytes, request_blocks
 from kvplan.engines.vllm.grouping import LayerGroup
 from kvplan.engines.vllm.settings import Resolved
+from kvplan.errors import InputError
 from kvplan.record import record
 
 CHUNK_ALIGNMENT = 4096
@@ -48,20 +49,26 @@ def size_pool(
 ) -> BlockPool:
     """Size the pool in `available` bytes, one figure a stage. Without any group it has one block, the null block.
 
-    `spare_null_block` leaves the block that is never handed out away from the check of one request.
+    `spare_null_block` leaves the block that is never handed out away from the check of one request. Raises InputError
+    for a stage without any cache, which vLLM can't size.
     """
     sizes = tuple(pool_block_bytes(groups, stage) for stage in range(len(available)))
+    if groups and 0 in sizes:
+        raise InputError(
+            f"--pipeline-parallel-size: found {len(sizes)}, which leaves stage {sizes.index(0)} without a layer that "
+            f"has a cache, expected fewer stages or a VLLM_PP_LAYER_PARTITION that gives it one"
+        )
     if resolved.blocks_override is not None:
         available = [resolved.blocks_override * size for size in sizes]
     checked = tuple(have - spare_null_block * size for have, size in zip(available, sizes, strict=True))
-    blocks = [have // size for have, size in zip(available, sizes, strict=True) if size]
-    room = [have // size for have, size in zip(checked, sizes, strict=True) if size]
+    blocks = [have // size for have, size in zip(available, sizes, strict=True) if groups]
+    room = [have // size for have, size in zip(checked, sizes, strict=True) if groups]
     length, poorest, estimate = resolved.max_model_len, None, 0
     if resolved.auto_fit and room:
         length = longest_length(groups, demand, min(room), length)
     request = request_blocks(groups, demand, length)
     for stage, (have, size) in enumerate(zip(checked, sizes, strict=True)):
-        if size and (have <= 0 or request * size > have or length == 0):
+        if groups and (have <= 0 or request * size > have or length == 0):
             poorest = stage
             estimate = longest_length(groups, demand, max(0, have) // size, resolved.max_model_len)
             break
