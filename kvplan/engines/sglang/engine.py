@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool
+from kvplan.engines.base import Device, EngineAnswer, Group, Parallelism, Pool, Setting
 from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.sglang.cells import CACHE_DTYPES, cell_of, has_window_pool, precision_for, stage_layers
 from kvplan.engines.sglang.sizing import Sizes
@@ -119,12 +119,26 @@ def _answer(sizes: Sizes, name: str) -> EngineAnswer:
         log_lines=_log_lines(sizes, full, window, requests),
         refused=refused,
         estimated_max_model_len=full or None,
-        settings=sizes.options.settings,
+        settings=_settings(sizes, requests),
         derivation=_derivation(sizes, full, window),
         warnings=_warnings(sizes, name, full),
         assumptions=_assumptions(sizes),
         pools=pools,
         binding="state slots" if sizes.recurrent and requests < rows else "token slots",
+    )
+
+
+def _settings(sizes: Sizes, requests: int) -> tuple[Setting, ...]:
+    """The settings with the values the engine resolves for those that weren't asked for."""
+    resolved = {
+        "page_size": sizes.page,
+        "context_length": sizes.context,
+        "swa_full_tokens_ratio": float(sizes.ratio),
+        "max_running_requests": requests,
+    }
+    return tuple(
+        setting if setting.source == "asked" else replace(setting, value=resolved.get(setting.name, setting.value))
+        for setting in sizes.options.settings
     )
 
 
