@@ -8,8 +8,8 @@ from typing import Any
 from kvplan.errors import InputError, show
 from kvplan.files import write_atomic
 
-#: Okabe and Ito's palette, black last (jfly.uni-koeln.de/color)
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
+#: Okabe and Ito's palette, the colours that are faint on white last (jfly.uni-koeln.de/color)
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#000000", "#56B4E9", "#F0E442")
 GREY = "#8A8A8A"
 SUFFIXES = (".png", ".svg", ".pdf")
 
