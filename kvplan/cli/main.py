@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import kvplan
-from kvplan.cli import compare, estimate, explain, gpus, models
+from kvplan.cli import compare, estimate, explain, gpus, models, techniques
 from kvplan.errors import KvplanError
 
 EXIT_CODES = (
@@ -45,6 +45,7 @@ def _root(
 app.command(epilog=EXIT_CODES)(estimate.estimate)
 app.command(epilog=EXIT_CODES)(explain.explain)
 app.command(epilog=EXIT_CODES)(compare.compare)
+app.add_typer(techniques.app, name="techniques")
 app.add_typer(models.app, name="models")
 app.add_typer(gpus.app, name="gpus")
 
