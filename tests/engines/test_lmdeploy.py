@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.engines.base import Device, EngineAnswer, Parallelism
-from kvplan.engines.lmdeploy.engine import ENGINE, cache_share
+from kvplan.engines.lmdeploy.engine import ENGINE
 from kvplan.errors import InputError
 from kvplan.spec.layers import CompressedSparse, FullAttention, GatedDelta, Indexer, SlidingWindow
 from kvplan.spec.model import ModelSpec, Provenance
@@ -31,13 +31,6 @@ def ask(spec: ModelSpec, settings: dict[str, Any], budget: int, tensor: int = 1)
 def test_block_bytes_by_policy(policy: int, head: int) -> None:
     """K and V of one head of 128 and token; a block is 64 tokens of 8 heads in 32 layers."""
     assert ask(LLAMA_8B, {"quant_policy": policy}, GIB).bytes_per_block == (64 * 32 * 8 * head,)
-
-
-def test_share_of_free_memory_after_logits() -> None:
-    """0.8 x (20 GiB - (8,192 + 256) x 128,256 x 2 B)."""
-    assert cache_share(20 * GIB, 0.8, vocab_size=128256) == (20 * GIB - 8448 * 128256 * 2) * 8 // 10
-    with pytest.raises(InputError, match=r"in \(0, 1\)"):
-        cache_share(GIB, 1)
 
 
 def test_heads_must_divide_in_the_pytorch_engine() -> None:

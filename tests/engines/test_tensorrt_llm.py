@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.engines.base import Device, EngineAnswer, Parallelism
-from kvplan.engines.tensorrt_llm.engine import ENGINE, free_share
+from kvplan.engines.tensorrt_llm.engine import ENGINE
 from kvplan.errors import InputError
 from kvplan.spec.layers import FullAttention, LatentAttention, Mamba2, SlidingWindow
 from kvplan.spec.model import ModelSpec, Provenance
@@ -100,12 +100,6 @@ def test_refusals() -> None:
     assert answer.refused is not None and answer.refused.needed_bytes == 32 * 131072
     with pytest.raises(InputError, match="power of two"):
         ask(LLAMA_8B, {"tokens_per_block": 48}, GIB)
-    with pytest.raises(InputError, match=r"found 0, expected a number in \(0, 1\]"):
-        free_share(GIB, 0)
-
-
-def test_the_fraction_is_of_what_is_left() -> None:
-    assert free_share(10 * GIB, 0.9) == 9 * GIB
 
 
 @given(st.integers(1 << 24, 1 << 40), st.integers(1, 4))

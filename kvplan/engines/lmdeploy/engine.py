@@ -54,7 +54,7 @@ class Lmdeploy:
         device: Device,
         version: str | None = None,
     ) -> EngineAnswer:
-        """Blocks from `available_bytes`, the bytes for blocks on one rank (see cache_share).
+        """Blocks from `available_bytes`, a share of what is free on one rank after the weights.
 
         Raises InputError for heads that don't divide by the ranks (PyTorch engine), several stages, and a quantization
         policy that TurboMind lacks.
@@ -74,17 +74,6 @@ class Lmdeploy:
         layers = stored_layers(spec, precision, adapt=_adapt(spec, parallel.tensor))
         answer = _answer(self.name, spec, rules, options, layers, available_bytes[0])
         return replace(answer, warnings=(*answer.warnings, *notes))
-
-
-def cache_share(free_bytes: int, ratio: float, *, vocab_size: int = 0, prefill: int = 8192, batch: int = 128) -> int:
-    """Bytes for blocks: `ratio` of what is free after weights, logits (2 B a value) and states are taken off.
-
-    `vocab_size` 0 leaves the logits out, as TurboMind does. Raises InputError for a ratio outside (0, 1).
-    """
-    if not 0 < ratio < 1:
-        raise InputError(f"cache_max_entry_count: found {ratio}, expected a number in (0, 1)")
-    logits = (prefill + 2 * batch) * vocab_size * 2
-    return int(max(0, free_bytes - logits) * Fraction(str(ratio)))
 
 
 def _check_heads(spec: ModelSpec, ranks: int) -> None:

@@ -90,13 +90,6 @@ class TensorrtLlm:
         return replace(answer, warnings=(*answer.warnings, *notes))
 
 
-def free_share(free_bytes: int, fraction: float) -> int:
-    """Bytes for the cache: `fraction` of what is free after weights, activations and a dummy run."""
-    if not 0 < fraction <= 1:
-        raise InputError(f"free_gpu_memory_fraction: found {fraction}, expected a number in (0, 1]")
-    return int(free_bytes * Fraction(str(fraction)))
-
-
 def _precision(spec: ModelSpec, options: Options) -> Precision:
     """Index keys are always 132 bytes; recurrent state as asked, else the checkpoint's."""
     state = options["mamba_ssm_cache_dtype"]
