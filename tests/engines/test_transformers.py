@@ -70,6 +70,12 @@ def test_open_rows_of_a_ratio_4_layer(tokens: int, rows: int) -> None:
     assert held - entries == 2 * rows * (1024 + 256)
 
 
+def test_a_v4_layer_without_compression_keeps_its_vector_twice() -> None:
+    """DynamicSlidingWindowLayer.update(kv, kv) concatenates both (cache_utils.py, modeling_deepseek_v4.py of 5.24.0)."""
+    layer = CompressedSparse(64, 512, 64, 128)
+    assert tensor_layers(one(layer), rules(), "dynamic")[0].bytes(300) == 2 * 127 * 1024
+
+
 def test_the_last_token_is_never_cached() -> None:
     assert stored_tokens(40, 6) == 45 and stored_tokens(8, 1) == 8
     with pytest.raises(InputError, match="at least one token"):

@@ -2,7 +2,8 @@
 
 Windows keep W - 1 tokens (a static cache W); convolutions keep `kernel` columns; recurrent matrices are float32; index
 keys take the model's dtype; MLA stores the latent since 5.0. DeepSeek V4 has no fixed compressor state: it keeps the
-rows of the last whole group and of the unfinished one, key and gate apart, in the model's dtype.
+rows of the last whole group and of the unfinished one, key and gate apart, in the model's dtype; its layers without
+compression keep the shared vector twice, as K and as V.
 Source: huggingface/transformers 5.24.0, src/transformers/cache_utils.py and models/deepseek_v4, measured.
 """
 
@@ -90,7 +91,8 @@ def _mixer_bytes(layer: kinds.SingleLayer, parts: tuple[Part, ...], tokens: int)
     if not isinstance(layer, kinds.CompressedSparse):
         return int(sum(part.stored_bytes(tokens) for part in parts if part.role != "cross"))
     growing = int(sum(part.stored_bytes(tokens) for part in parts if part.role == "growing"))
-    return growing + _open_rows(layer, parts, tokens)
+    # a layer without compression is a plain window layer there, which keeps the shared vector as K and as V
+    return 2 * growing if layer.ratio is None else growing + _open_rows(layer, parts, tokens)
 
 
 def _open_rows(layer: kinds.CompressedSparse, parts: tuple[Part, ...], tokens: int) -> int:
