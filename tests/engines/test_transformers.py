@@ -71,7 +71,7 @@ def test_open_rows_of_a_ratio_4_layer(tokens: int, rows: int) -> None:
 
 
 def test_a_v4_layer_without_compression_keeps_its_vector_twice() -> None:
-    """DynamicSlidingWindowLayer.update(kv, kv) concatenates both (cache_utils.py, modeling_deepseek_v4.py of 5.24.0)."""
+    """DynamicSlidingWindowLayer.update(kv, kv) concatenates both (modeling_deepseek_v4.py 5.24.0)."""
     layer = CompressedSparse(64, 512, 64, 128)
     assert tensor_layers(one(layer), rules(), "dynamic")[0].bytes(300) == 2 * 127 * 1024
 
