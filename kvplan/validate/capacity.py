@@ -156,8 +156,9 @@ def _churn(pools: Pools, churn: Churn, chance: random.Random) -> Iterator[Check]
     for request in running:
         _leave(tables, request)
     lost = sum(table.used for table in tables)
-    name = f"churn of {churn.steps} requests ({refusals} waits, {shared} shared blocks seen)"
-    yield Check(SECTION, case.name, f"{name}: blocks overwritten", 0, wrong, "blocks")
+    yield Check(SECTION, case.name, f"churn of {churn.steps} requests: blocks overwritten", 0, wrong, "blocks")
+    yield Check(SECTION, case.name, "churn: times a request had to wait", None, refusals, "times", judged=False)
+    yield Check(SECTION, case.name, "churn: blocks seen shared", None, shared, "blocks", judged=False)
     yield Check(SECTION, case.name, "churn: tables that contradict the pool", 0, broken, "tables")
     yield Check(SECTION, case.name, "churn: blocks lost after all have left", 0, lost, "blocks")
     if torch_figures is not None:

@@ -5,12 +5,14 @@ Pure: a recorded document is read back and judged again without a device and wit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from kvplan.errors import InputError, show
+from kvplan.hardware.profile import DeviceProfile
 
 SCHEMA_VERSION = 1
 Rule: TypeAlias = Literal["equal", "at most", "at least", "within"]
@@ -63,15 +65,6 @@ class Check:
             "within": abs(error) <= self.tolerance,
         }[self.rule]
         return "pass" if held else "fail"  # a NaN compares false everywhere, so it fails
-
-    @property
-    def tolerance_text(self) -> str:
-        """The tolerance as people read it: `exact`, `<= 0.02`, `within 15 %`."""
-        if not self.judged:
-            return "reported"
-        if self.rule == "within":
-            return f"within {self.tolerance:.0%}"
-        return "exact" if self.rule == "equal" else self.rule
 
 
 def skipped(section: str, case: str, name: str, reason: str, unit: str = "") -> Check:
@@ -129,7 +122,7 @@ class Result:
     settings: dict[str, Any]
     checks: list[Check]
     series: list[Series] = field(default_factory=list)
-    fits: dict[str, dict[str, float]] = field(default_factory=dict)
+    profile: DeviceProfile | None = None
     notes: list[str] = field(default_factory=list)
 
     def count(self, status: Status) -> int:
@@ -188,26 +181,18 @@ def read_result(path: Path) -> Result:
     claimed = {key: data.pop(key, None) for key in ("verdict", "exit_code")}
     rows = data.get("checks")
     statuses: list[Any] = []
-    if isinstance(rows, list):
-        statuses = [row.pop("status", None) for row in rows if isinstance(row, dict)]
-        for row in rows:
-            if isinstance(row, dict):
-                row.pop("error", None)
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict):
+            statuses.append(row.pop("status", None))
+            row.pop("error", None)
     try:
-        result = TypeAdapter(Result).validate_python(_tuples(data), strict=True)
+        result = TypeAdapter(Result).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{path}: {place}: found {show(first['input'])}, {first['msg'].lower()}") from None
     _hold(path, result, statuses, claimed)
     return result
-
-
-def _tuples(data: dict[str, Any]) -> dict[str, Any]:
-    device = data.get("device")
-    if isinstance(device, dict) and isinstance(device.get("compute_capability"), list):
-        device["compute_capability"] = tuple(device["compute_capability"])
-    return data
 
 
 def _hold(path: Path, result: Result, statuses: Iterable[Any], claimed: Mapping[str, Any]) -> None:

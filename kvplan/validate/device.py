@@ -60,7 +60,7 @@ class Device:
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """An uninitialised tensor of the torch dtype named. Raises OutOfMemory."""
         try:
-            return self.torch.empty(tuple(shape), dtype=getattr(self.torch, dtype), device=self.handle)
+            return self.new(tuple(shape), getattr(self.torch, dtype))
         except (MemoryError, RuntimeError) as error:
             if not self._is_out_of_memory(error):
                 raise
@@ -68,6 +68,10 @@ class Device:
                 f"--pool: found no room for a tensor of {tuple(shape)} {dtype} on {self.name} beside what is already "
                 f"there, expected a smaller pool ({both(self.free_bytes)} are free)"
             ) from None
+
+    def new(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The allocation itself, in torch's own terms."""
+        return self.torch.empty(shape, dtype=dtype, device=self.handle)
 
     def _is_out_of_memory(self, error: Exception) -> bool:
         kind = getattr(self.torch, "OutOfMemoryError", MemoryError)

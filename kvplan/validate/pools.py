@@ -25,6 +25,13 @@ class LayerTensors:
     tensors: list[Any]
     fields: dict[str, Any]
 
+    def fill(self, torch: Any, generator: Any) -> None:
+        """Random values everywhere; dequantisation scales so that values come out near unit variance."""
+        integers = any(tensor.dtype == torch.int8 for tensor in self.fields.values())
+        for name, tensor in self.fields.items():
+            scale = (INT8_SCALE if integers else 1.0) if name.endswith("scale") else None
+            fill_random(torch, tensor, generator, scale)
+
 
 @dataclass
 class GroupPool:
@@ -109,10 +116,7 @@ class Pools:
         """Random values into every byte of every block, so that no page is left unmapped, zero or NaN."""
         for pool in self.groups:
             for layer in pool.layers:
-                integers = any(tensor.dtype == self.device.torch.int8 for tensor in layer.fields.values())
-                for name, tensor in layer.fields.items():
-                    scale = (INT8_SCALE if integers else 1.0) if name.endswith("scale") else None
-                    fill_random(self.device.torch, tensor, generator, scale)
+                layer.fill(self.device.torch, generator)
 
 
 def allocate_layer(device: Device, entry: Entry, blocks: int, entries: int) -> LayerTensors:
