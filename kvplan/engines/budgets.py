@@ -146,6 +146,9 @@ def _vllm(ask: Ask) -> Run:
     drafted = resolved.speculation.tokens if resolved.speculation else 0
     text_only = bool(options["language_model_only"])
     weights = ask.weights(drafting=bool(drafted), partition=resolved.partition, text_only=text_only)
+    if resolved.speculation and resolved.speculation.method not in ("mtp", "ngram"):
+        note = f"the weights of the {resolved.speculation.method} draft model aren't counted"
+        weights = replace(weights, assumptions=(*weights.assumptions, note))
     tokens, sequences = _profiled(ask.rules, asked.get("max_num_batched_tokens"), asked.get("max_num_seqs"), resolved)
     return ask.run(
         weights, options["gpu_memory_utilization"] or ask.rules["utilization"], tokens=tokens, sequences=sequences,

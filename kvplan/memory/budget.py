@@ -105,7 +105,7 @@ def _process(run: Run) -> list[Term]:
     """What a process holds outside its allocator, alone and for each kind of company it keeps."""
     rules, ranks = run.rules, run.ranks.tensor * run.ranks.pipeline
     terms = [mib_term("process", rules["process_mib"], "kernels and workspaces", rules["process_mib"]["source"])]
-    if ranks > 1:
+    if ranks > 1 and "communication_mib" in rules:
         figure = rules["communication_mib"]
         terms.append(mib_term("communication", figure, f"NCCL and its like, {ranks} ranks", figure["source"]))
     if run.unified and "unified_mib" in rules:
@@ -168,7 +168,7 @@ def vllm_stage(run: Run, stage: int) -> StageBudget:
 def sglang_stage(run: Run, stage: int) -> StageBudget:
     """SGLang: free after loading less a share of what was free before it. `reserve_bytes` of a multimodal model too."""
     before = run.total_bytes - sum(term.nominal for term in _process(run))
-    kept = before - int(before * (run.share or 1))
+    kept = int(before * (1 - (run.share or 1)))
     slack = exact("kept free", kept, "(1 - mem_fraction_static) of what was free before loading", "the identity")
     reserve = exact("multimodal reserve", run.reserve_bytes, "embedding cache", "the identity")
     return _stage(run.total_bytes, [_weights(run, stage), *_process(run), slack, reserve], before)
@@ -232,7 +232,10 @@ def budget(engine: str, version: str, run: Run, *, warnings: tuple[str, ...] = (
     if engine == "vllm":
         graphs = None if run.rules["graphs_charged"] else graph_term(run, max(run.weights.layers))
         outside = [None if run.rules["context_charged"] else _context(), graphs]
+    assumptions = run.weights.assumptions
+    if run.tokens and widths(run.spec) is None:
+        assumptions += ("the activation peak is left out: the model's widths aren't known",)
     return Budget(
         engine, version, run.total_bytes, None if run.share is None else float(run.share), identity, stages,
-        tuple(term for term in outside if term is not None), warnings, run.weights.assumptions,
+        tuple(term for term in outside if term is not None), warnings, assumptions,
     )  # fmt: skip
