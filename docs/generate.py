@@ -71,12 +71,20 @@ def _default(param: Any) -> str:
     return "" if param.default in (None, False, (), []) or param.required else f"`{param.default}`"
 
 
+def schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of each kind of answer, by file name."""
+    from kvplan import estimator, served
+
+    return {"estimate": estimator.json_schema(), "estimate-engine": served.json_schema()}
+
+
 def documents() -> dict[Path, str]:
     """Every generated document with the text it should have."""
-    from kvplan.estimator import json_schema
-
-    schema = json.dumps(json_schema(), indent=2) + "\n"
-    return {DOCS / "cli.md": cli_reference(), DOCS / "schemas" / "estimate.schema.json": schema}
+    found = {
+        DOCS / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2) + "\n"
+        for name, schema in schemas().items()
+    }
+    return {DOCS / "cli.md": cli_reference(), **found}
 
 
 def main() -> int:

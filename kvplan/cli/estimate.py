@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from kvplan.cli import engine_options as engines
 from kvplan.cli import technique_options as options
-from kvplan.cli.common import JSON_OPTION, MODEL_DIR_OPTION, complete_gpu, complete_model, print_json
+from kvplan.cli.common import JSON_OPTION, MODEL_DIR_OPTION, complete_gpu, complete_model
+from kvplan.cli.estimate_run import Output, Source, Where, plain, served
 from kvplan.errors import InputError
 
 
 def estimate(
+    context: typer.Context,
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A known model (slug, alias or Hugging Face id), a config.json, a folder with one, or a .gguf file.",
             autocompletion=complete_model,
         ),
-    ],
+    ] = None,
     ctx: options.CTX = None,
     batch: options.BATCH = 1,
     kv_cache_dtype: options.KV_CACHE_DTYPE = "auto",
@@ -41,6 +44,20 @@ def estimate(
         str | None, typer.Option(help="Hold weights and cache against this device.", autocompletion=complete_gpu)
     ] = None,
     num_gpus: Annotated[int, typer.Option(help="How many of them, as tensor-parallel ranks.")] = 1,
+    engine: engines.ENGINE = None,
+    tensor_parallel_size: engines.TENSOR = None,
+    pipeline_parallel_size: engines.PIPELINE = None,
+    data_parallel_size: engines.DATA = None,
+    decode_context_parallel_size: engines.DECODE_CONTEXT = None,
+    enable_expert_parallel: engines.EXPERT = False,
+    gpu_memory_utilization: engines.UTILIZATION = None,
+    available_memory: engines.AVAILABLE = None,
+    max_num_seqs: engines.SEQUENCES = None,
+    max_num_batched_tokens: engines.BATCHED = None,
+    engine_config: engines.CONFIG = None,
+    command: engines.COMMAND = None,
+    matrix: engines.MATRIX = None,
+    layouts: engines.LAYOUTS = False,
     model_dir: MODEL_DIR_OPTION = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="Fetch MODEL's config from the Hugging Face hub (HF_ENDPOINT, HF_TOKEN).")
@@ -51,45 +68,47 @@ def estimate(
     as_json: JSON_OPTION = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show each number's derivation and source.")] = False,
 ) -> int:
-    """How much KV cache a model needs at a context length.
+    """How much KV cache a model needs at a context length, and with --engine what that engine makes of it.
 
-    The size is the one *needed* by the mathematics: whole model, no engine rounding. `128k` is 131,072 tokens here
-    (vLLM's own parser reads `128k` as 128,000). Reads files you name; uses the network only with --hub.
+    Without --engine the size is the one *needed* by the mathematics: whole model, no engine rounding. With --engine the
+    blocks, tokens and concurrency are the engine's own; its flags may be given by their own names. `128k` is 131,072
+    tokens here (vLLM's own parser reads `128k` as 128,000, and so does --command). Reads files you name; uses the
+    network only with --hub.
     """
-    from kvplan.estimator import estimate as run
-    from kvplan.spec.resolve import resolve_model
     from kvplan.units import parse_tokens
 
     if assume not in (None, "dense"):
         raise InputError(f"--assume: found {assume!r}, expected dense")
-    answer = run(
-        resolve_model(model, model_dir=model_dir, hub=hub, assume_dense=assume == "dense"),
-        ctx=ctx,
-        batch=batch,
-        kv_cache_dtype=options.kv_dtype(kv_cache_dtype, fp8),
-        value_cache_dtype=value_cache_dtype,
-        index_dtype=index_dtype,
-        state_dtype=state_dtype,
-        skip_layers=options.skip_entries(skip_layers),
-        encoder_tokens=None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens"),
-        drafting=drafting,
-        gpu=gpu,
-        num_gpus=num_gpus,
-        techniques=options.technique_list(
-            techniques,
-            evict=evict,
-            sparse_read=sparse_read,
-            block_size=block_size,
-            share_prefix=share_prefix,
-            offload=offload,
-        ),
-        what_ifs=what_if or (),
-        generated=options.token_count(generated, "--generated"),
+    skipped = options.skip_entries(skip_layers)
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "kv_cache_dtype": options.kv_dtype(kv_cache_dtype, fp8),
+        "value_cache_dtype": value_cache_dtype,
+        "index_dtype": index_dtype,
+        "state_dtype": state_dtype,
+        "skip_layers": skipped,
+        "encoder_tokens": None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens"),
+        "drafting": drafting,
+        "what_ifs": what_if or (),
+        "generated": options.token_count(generated, "--generated"),
+    }
+    listed = {"evict": evict, "sparse_read": sparse_read, "share_prefix": share_prefix, "offload": offload}
+    own = engines.own_flags(
+        context.args, [name for param in context.command.params for name in param.opts], engine or command,
+        max_model_len=None if ctx is None else parse_tokens(ctx), kv_cache_dtype=asked["kv_cache_dtype"],
+        block_size=block_size, tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size, data_parallel_size=data_parallel_size,
+        decode_context_parallel_size=decode_context_parallel_size,
+        enable_expert_parallel=enable_expert_parallel or None, gpu_memory_utilization=gpu_memory_utilization,
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
+        kv_cache_dtype_skip_layers=",".join(map(str, skipped)) or None,
+    )  # fmt: skip
+    source = Source(model, model_dir, hub, assume == "dense")
+    if engine is not None or command is not None:
+        where = Where(engine, command, engine_config, gpu, num_gpus, available_memory)
+        engines.refuse_techniques({**listed, "techniques": techniques, "what_if": what_if, "generated": generated})
+        return served(source, where, own, asked, Output(as_json, explain, matrix, layouts))
+    asked["techniques"] = options.technique_list(techniques, **listed, block_size=block_size)
+    return plain(
+        source, {**asked, "ctx": ctx, "gpu": gpu, "num_gpus": num_gpus}, Output(as_json, explain, matrix, layouts)
     )
-    if as_json:
-        print_json(answer.to_dict())
-    else:
-        from kvplan.report.estimate import print_estimate
-
-        print_estimate(answer, explain=explain)
-    return answer.exit_code

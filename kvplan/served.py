@@ -1,0 +1,174 @@
+"""`kvplan estimate --engine`: the analytic answer together with an engine's plan on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kvplan.cache.precision import resolve_precision
+from kvplan.cache.size import plan_cache
+from kvplan.engines.registry import canonical_engine
+from kvplan.errors import InputError, show
+from kvplan.estimator import Estimate, estimate
+from kvplan.files import read_yaml
+from kvplan.hardware.accelerators import find
+from kvplan.memory.budget import Budget
+from kvplan.memory.feasible import Feasible
+from kvplan.record import record
+from kvplan.serving import Change, EngineSection, Serving, parallel_from, serve, verdict
+from kvplan.spec.resolve import LoadedModel
+from kvplan.units import parse_bytes
+
+# What kvplan's own options are called by each engine; an engine that isn't named takes vLLM's name.
+FLAG_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "kv_cache_dtype": {
+        "llama.cpp": ("cache_type_k", "cache_type_v"),
+        "ik_llama.cpp": ("cache_type_k", "cache_type_v"),
+        "ollama": ("kv_cache_type",),
+        "lmdeploy": ("quant_policy",),
+    },
+    "gpu_memory_utilization": {
+        "sglang": ("mem_fraction_static",),
+        "tensorrt-llm": ("free_gpu_memory_fraction",),
+        "lmdeploy": ("cache_max_entry_count",),
+    },
+    "max_num_seqs": {
+        "sglang": ("max_running_requests",),
+        "tensorrt-llm": ("max_batch_size",),
+        "lmdeploy": ("max_batch_size",),
+        "llama.cpp": ("parallel",),
+        "ik_llama.cpp": ("parallel",),
+        "ollama": ("num_parallel",),
+    },
+    "max_num_batched_tokens": {
+        "sglang": ("chunked_prefill_size",),
+        "tensorrt-llm": ("max_num_tokens",),
+        "lmdeploy": ("max_prefill_token_num",),
+        "llama.cpp": ("batch_size",),
+        "ik_llama.cpp": ("batch_size",),
+        "ollama": ("num_batch",),
+    },
+    "block_size": {
+        "sglang": ("page_size",),
+        "tensorrt-llm": ("tokens_per_block",),
+        "lmdeploy": ("cache_block_seq_len",),
+    },
+}
+# Formats that an engine spells in its own way.
+DTYPE_NAMES: dict[str, dict[str, str]] = {
+    "sglang": {"fp8": "fp8_e4m3", "bf16": "bf16"},
+    "vllm": {"bf16": "bfloat16", "fp16": "float16"},
+    "llama.cpp": {"fp16": "f16", "fp32": "f32"},
+    "ik_llama.cpp": {"fp16": "f16", "fp32": "f32"},
+    "ollama": {"fp16": "f16"},
+    "lmdeploy": {"int4": "4", "int8": "8", "fp8": "16"},
+}
+
+
+@record
+class ServedEstimate(Estimate):
+    """An estimate with the engine's plan: `memory` is one GPU's budget, None where the bytes were given.
+
+    `exit_code` is 1 when the engine would refuse to start.
+    """
+
+    engine: EngineSection
+    memory: Budget | None
+    feasible: Feasible | None
+    changes: tuple[Change, ...]
+    engine_command: str
+    needed_bytes_per_gpu: int
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.engine.refused is not None else 0
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the document of `kvplan estimate --engine`."""
+    from kvplan.answers.schema import document_schema
+
+    return document_schema(ServedEstimate, "kvplan estimate --engine")
+
+
+def engine_settings(engine: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """kvplan's own options (vLLM's names; None is not given) as the flags of `engine`."""
+    name = canonical_engine(engine.partition("@")[0])
+    settings: dict[str, Any] = {}
+    for option, value in options.items():
+        if value is None or (option == "kv_cache_dtype" and value == "auto"):
+            continue
+        if option == "kv_cache_dtype":
+            value = DTYPE_NAMES.get(name, {}).get(str(value).lower(), value)
+        for flag in FLAG_NAMES.get(option, {}).get(name, (option,)):
+            settings[flag] = value
+    return settings
+
+
+def read_engine_config(path: Path) -> dict[str, Any]:
+    """A file of engine arguments: a mapping of long flag names, with _ or -, to values. Raises InputError."""
+    document = read_yaml(path)
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise InputError(f"{path}: found {show(document)}, expected a mapping of engine flags to values")
+    return document
+
+
+def available_memory(text: str | None) -> tuple[int, ...]:
+    """Cache bytes of one worker, one size or one a pipeline stage, separated by commas."""
+    if text is None:
+        return ()
+    return tuple(parse_bytes(part, "--available-memory") for part in text.split(","))
+
+
+def estimate_served(
+    loaded: LoadedModel,
+    *,
+    engine: str,
+    gpu: str | None,
+    settings: Mapping[str, Any],
+    available_bytes: Sequence[int] = (),
+    notes: Sequence[str] = (),
+    **asked: Any,
+) -> ServedEstimate:
+    """Estimate one model as `engine` would serve it on `gpu`.
+
+    `settings` are the engine's own flags, `asked` the arguments of `kvplan.estimate` other than the device, `notes`
+    warnings of whoever read the flags. The context is the length that the engine plans for. Raises InputError as the
+    engine would.
+    """
+    if gpu is None:
+        raise InputError("--gpu: found nothing beside --engine, expected the device to serve on, such as --gpu h100")
+    parallel = parallel_from(settings)
+    serving = serve(loaded, engine, find(gpu), settings, parallel=parallel, available_bytes=available_bytes)
+    base = estimate(loaded, **{**asked, "ctx": serving.engine.max_model_len})
+    per_gpu = _needed_per_gpu(loaded, base, parallel.tensor, asked)
+    return _joined(base, serving, per_gpu, notes)
+
+
+def _needed_per_gpu(loaded: LoadedModel, base: Estimate, ranks: int, asked: Mapping[str, Any]) -> int:
+    precision = resolve_precision(
+        base.dtypes.kv_key, base.dtypes.index, base.dtypes.state, model_dtype=loaded.spec.dtype
+    )
+    plan = plan_cache(loaded.spec, precision, encoder_tokens=asked.get("encoder_tokens"), ranks=ranks)
+    return int(plan.needed_bytes(base.context_tokens))
+
+
+def _joined(base: Estimate, serving: Serving, per_gpu: int, notes: Sequence[str]) -> ServedEstimate:
+    kept = {item.name: getattr(base, item.name) for item in fields(base)}
+    kept |= {
+        "verdict": verdict(serving, base.model.id),
+        "context_source": f"the length {serving.engine.name} plans for",
+        "assumptions": (*base.assumptions, *serving.assumptions),
+        "warnings": (*base.warnings, *serving.warnings, *notes),
+    }
+    return ServedEstimate(
+        **kept,
+        engine=serving.engine,
+        memory=serving.budget,
+        feasible=serving.feasible,
+        changes=serving.changes,
+        engine_command=serving.command,
+        needed_bytes_per_gpu=per_gpu,
+    )

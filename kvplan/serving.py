@@ -1,0 +1,299 @@
+"""A model on an engine and a device: what `kvplan estimate --engine` adds to the analytic answer.
+
+The engine's model lays the cache out in the bytes that are left for it, `kvplan.memory` tells how many those are, and
+this module asks both again with one thing changed to find what would help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kvplan.engines.base import Engine, EngineAnswer, Group, Parallelism, Pool, Refusal, flag_name
+from kvplan.engines.budgets import budget_for, engine_device
+from kvplan.engines.registry import find_engine
+from kvplan.errors import InputError, show
+from kvplan.hardware.accelerators import Accelerator
+from kvplan.memory.budget import Budget
+from kvplan.memory.feasible import Feasible, feasible_share
+from kvplan.record import record
+from kvplan.spec.resolve import LoadedModel
+from kvplan.units import gib, tokens
+
+# The parallel sizes as the engines spell them; the first spelling is the one that commands are written with.
+PARALLEL_FLAGS = {
+    "tensor": ("tensor_parallel_size", "tp_size", "tp"),
+    "pipeline": ("pipeline_parallel_size", "pp_size", "pp"),
+    "data": ("data_parallel_size", "dp_size", "dp"),
+    "decode_context": ("decode_context_parallel_size", "dcp"),
+}
+
+
+@record
+class Question:
+    """What is to be served, on what, with which of the engine's own flags.
+
+    `available_bytes` are a worker's cache bytes, one a pipeline stage; empty to predict them from the device.
+    """
+
+    loaded: LoadedModel
+    engine: Engine
+    version: str | None
+    device: Accelerator
+    parallel: Parallelism
+    settings: Mapping[str, Any]
+    available_bytes: tuple[int, ...] = ()
+
+    def changed(self, **settings: Any) -> Question:
+        """The same question with some of the engine's flags set anew."""
+        return Question(
+            self.loaded, self.engine, self.version, self.device, self.parallel,
+            {**self.settings, **settings}, self.available_bytes,
+        )  # fmt: skip
+
+
+@record
+class EngineSection:
+    """The engine's answer under its JSON names; bytes are one worker's.
+
+    `bytes_per_block` is one number, or one a pipeline stage where there are several; `available_bytes` has one a stage.
+    """
+
+    name: str
+    version: str
+    max_model_len: int
+    num_blocks: int | None
+    usable_blocks: int | None
+    bytes_per_block: int | tuple[int, ...]
+    blocks_per_request: int | None
+    capacity_tokens: int | None
+    max_concurrency: float | None
+    needed_bytes_one_request: int
+    reserved_bytes_one_request: int
+    available_bytes: tuple[int, ...]
+    groups: tuple[Group, ...]
+    pools: tuple[Pool, ...]
+    binding: str | None
+    log_line: str | None
+    log_lines: tuple[str, ...]
+    refused: Refusal | None
+    estimated_max_model_len: int | None
+    settings: dict[str, Any]
+    setting_sources: dict[str, str]
+    derivation: tuple[str, ...]
+
+
+@record
+class Change:
+    """One thing to change, what it costs, and what the engine's model answers with it changed."""
+
+    flag: str
+    value: str
+    cost: str
+    starts: bool
+    capacity_tokens: int | None
+    max_concurrency: float | None
+    effect: str
+
+
+@record
+class Serving:
+    """The engine's plan, the memory budget it stands on (None where the bytes were given), and what would help."""
+
+    engine: EngineSection
+    budget: Budget | None
+    feasible: Feasible | None
+    changes: tuple[Change, ...]
+    command: str
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def serve(
+    loaded: LoadedModel,
+    engine: str,
+    device: Accelerator,
+    settings: Mapping[str, Any],
+    *,
+    parallel: Parallelism | None = None,
+    available_bytes: Sequence[int] = (),
+    help_wanted: bool = True,
+) -> Serving:
+    """Plan one model on one engine. `settings` are the engine's flags, long names with - or _.
+
+    The parallel sizes among them are used where `parallel` is None. Without `help_wanted` no changes are tried out.
+    Raises InputError for what the engine would not take.
+    """
+    model, version = find_engine(engine)
+    own = {flag_name(name): value for name, value in settings.items()}
+    chosen = parallel if parallel is not None else parallel_from(own)
+    question = Question(loaded, model, version, device, chosen, own, tuple(available_bytes))
+    answer, budget = plan(question)
+    return Serving(
+        engine=_section(answer, budget, question),
+        budget=budget,
+        feasible=None if budget is None else feasible_share(budget, _checked_bytes(answer)),
+        changes=tuple(_changes(question, answer)) if help_wanted else (),
+        command=command_for(question, answer),
+        warnings=(*answer.warnings, *(budget.warnings if budget else ())),
+        assumptions=(*answer.assumptions, *(budget.assumptions if budget else ())),
+    )
+
+
+def parallel_from(settings: Mapping[str, Any]) -> Parallelism:
+    """The parallel sizes among an engine's flags. Raises InputError for one that is no whole number from 1."""
+    sizes: dict[str, int] = {}
+    for name, spellings in PARALLEL_FLAGS.items():
+        flag = next((each for each in spellings if settings.get(each) is not None), spellings[0])
+        value = settings.get(flag, 1)
+        if isinstance(value, bool) or not str(value).isdecimal() or not 1 <= int(value) <= 100_000:
+            raise InputError(f"--{flag.replace('_', '-')}: found {show(value)}, expected a whole number from 1")
+        sizes[name] = int(value)
+    expert = str(settings.get("enable_expert_parallel", False)).lower() in ("true", "1", "")
+    return Parallelism(**sizes, expert=expert)
+
+
+def _checked_bytes(answer: EngineAnswer) -> int:
+    """What must be free for a start with one request: its blocks, and the block that vLLM never hands out."""
+    spare = (answer.num_blocks or 0) - (answer.usable_blocks or 0)
+    return answer.needed_bytes_one_request + max(0, spare) * max(answer.bytes_per_block, default=0)
+
+
+def plan(question: Question) -> tuple[EngineAnswer, Budget | None]:
+    """Ask the engine's model, with the bytes given or the ones the memory budget predicts."""
+    budget = None
+    available = question.available_bytes
+    if not available:
+        budget = budget_for(
+            question.engine.name, question.version, question.loaded, question.device, question.parallel,
+            question.settings,
+        )  # fmt: skip
+        available = budget.available_bytes
+    answer = question.engine.plan(
+        question.loaded.spec, question.settings, question.parallel, available, engine_device(question.device),
+        question.version,
+    )  # fmt: skip
+    return answer, budget
+
+
+def _section(answer: EngineAnswer, budget: Budget | None, question: Question) -> EngineSection:
+    return EngineSection(
+        name=answer.name,
+        version=answer.version,
+        max_model_len=answer.max_model_len,
+        num_blocks=answer.num_blocks,
+        usable_blocks=answer.usable_blocks,
+        bytes_per_block=answer.bytes_per_block[0] if len(answer.bytes_per_block) == 1 else answer.bytes_per_block,
+        blocks_per_request=answer.blocks_per_request,
+        capacity_tokens=answer.capacity_tokens,
+        max_concurrency=answer.max_concurrency,
+        needed_bytes_one_request=answer.needed_bytes_one_request,
+        reserved_bytes_one_request=answer.reserved_bytes_one_request,
+        available_bytes=question.available_bytes or (budget.available_bytes if budget else ()),
+        groups=answer.groups,
+        pools=answer.pools,
+        binding=answer.binding,
+        log_line=answer.log_lines[-1] if answer.log_lines else None,
+        log_lines=answer.log_lines,
+        refused=answer.refused,
+        estimated_max_model_len=answer.estimated_max_model_len,
+        settings={setting.name: setting.value for setting in answer.settings},
+        setting_sources={setting.name: setting.source for setting in answer.settings},
+        derivation=answer.derivation,
+    )
+
+
+def _candidates(question: Question, answer: EngineAnswer) -> Iterator[tuple[str, str, str, Question]]:
+    """Single changes worth asking about, cheapest first: flag, value, cost, and the question with it."""
+    have = {setting.name: setting.value for setting in answer.settings}
+    batched = have.get("max_num_batched_tokens")
+    if isinstance(batched, int) and batched > 2048:
+        changed = question.changed(max_num_batched_tokens=2048)
+        yield "--max-num-batched-tokens", "2048", "prompts are prefilled in smaller steps", changed
+    if not question.available_bytes and question.engine.name == "vllm":
+        changed = question.changed(gpu_memory_utilization=0.95)
+        yield "--gpu-memory-utilization", "0.95", "less room for what the budget does not know", changed
+    if str(question.settings.get("kv_cache_dtype", "auto")) in ("auto", "bfloat16", "float16"):
+        changed = question.changed(kv_cache_dtype="fp8")
+        yield "--kv-cache-dtype", "fp8", "test the quality of long outputs first", changed
+    if answer.refused is not None and answer.refused.estimated_max_model_len:
+        length = answer.refused.estimated_max_model_len
+        yield "--max-model-len", str(length), "longer requests are refused", question.changed(max_model_len=length)
+    if not question.available_bytes:
+        ranks = question.parallel
+        wider = Parallelism(2 * ranks.tensor, ranks.pipeline, ranks.data, ranks.expert, ranks.decode_context)
+        settings = {**question.settings, PARALLEL_FLAGS["tensor"][0]: wider.tensor}
+        changed = Question(
+            question.loaded, question.engine, question.version, question.device, wider, settings, ()
+        )  # fmt: skip
+        yield "--tensor-parallel-size", str(wider.tensor), "twice the GPUs", changed
+
+
+def _changes(question: Question, answer: EngineAnswer) -> Iterator[Change]:
+    """The candidates that make a refused start fit, or add at least a hundredth of the tokens; cheapest first."""
+    before = answer.capacity_tokens or 0
+    for flag, value, cost, asked in _candidates(question, answer):
+        try:
+            other, _ = plan(asked)
+        except InputError:  # the engine or the checkpoint doesn't take this change
+            continue
+        after = other.capacity_tokens or 0
+        if other.refused is None and (answer.refused is not None or after * 100 >= before * 101):
+            effect = _effect(answer, other)
+            yield Change(flag, value, cost, True, other.capacity_tokens, other.max_concurrency, effect)
+
+
+def _effect(answer: EngineAnswer, other: EngineAnswer) -> str:
+    count = other.capacity_tokens or 0
+    if answer.refused is not None:
+        return f"starts, with {tokens(count)} tokens and {other.max_concurrency or 0:.2f}x concurrency"
+    ratio = count / answer.capacity_tokens if answer.capacity_tokens else 0
+    return f"{ratio:.2f}x the tokens: {tokens(count)}"
+
+
+_LAUNCHERS = {
+    "vllm": "vllm serve {model}",
+    "sglang": "python -m sglang.launch_server --model-path {model}",
+    "tensorrt-llm": "trtllm-serve {model}",
+    "llama.cpp": "llama-server -m {model}.gguf",
+    "ik_llama.cpp": "llama-server -m {model}.gguf",
+    "lmdeploy": "lmdeploy serve api_server {model}",
+}
+
+
+def command_for(question: Question, answer: EngineAnswer) -> str:
+    """The command that starts the engine as planned, ready to be copied; "" for one that isn't started by a command."""
+    import shlex
+
+    launcher = _LAUNCHERS.get(answer.name)
+    if launcher is None:
+        return ""
+    spec = question.loaded.spec
+    words = [launcher.format(model=shlex.quote(spec.hf_ids[0] if spec.hf_ids else spec.id))]
+    parallel = {spelling for spellings in PARALLEL_FLAGS.values() for spelling in spellings}
+    sizes = {spellings[0]: getattr(question.parallel, name) for name, spellings in PARALLEL_FLAGS.items()}
+    given = {flag: size for flag, size in sizes.items() if size > 1}
+    given |= {flag: value for flag, value in question.settings.items() if flag not in parallel}
+    for flag, value in given.items():
+        if value is None or value is False:
+            continue
+        name = f"--{flag if answer.name == 'tensorrt-llm' else flag.replace('_', '-')}"
+        words.append(name if value is True else f"{name} {shlex.quote(str(value))}")
+    return " ".join(words)
+
+
+def verdict(serving: Serving, model: str) -> str:
+    """The answer in one sentence, the engine's own figures in it."""
+    engine = serving.engine
+    where = f"{engine.name} {engine.version}"
+    if engine.refused is not None:
+        needed, have = gib(engine.refused.needed_bytes), gib(max(0, engine.refused.available_bytes))
+        return (
+            f"{model} would NOT start on {where}: one request of {tokens(engine.max_model_len)} tokens needs {needed} "
+            f"of KV cache a worker and {have} are available."
+        )
+    count, concurrency = tokens(engine.capacity_tokens or 0), engine.max_concurrency or 0
+    return (
+        f"{model} on {where} holds {count} tokens of KV cache: {concurrency:.2f} requests of "
+        f"{tokens(engine.max_model_len)} tokens at once."
+    )
