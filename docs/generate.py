@@ -24,7 +24,8 @@ Byte sizes follow their spelling: GB is 10^9, GiB is 2^30.
 Exit codes: 0 answered and fits, 1 does not fit (or a lint found problems), 2 usage, bad input or unknown name,
 3 architecture not supported. An error is one sentence on stderr; stdout carries the answer and nothing else.
 
-Commands read the files they are given and write none but the one named by `--output`. The network is used only with
+Commands read the files they are given and write none but those named by `--output`, `--plot`, `--csv`, `--markdown` and
+`--record`. The network is used only with
 `--hub`, which honours `HF_ENDPOINT` and `HF_TOKEN`.
 """
 
@@ -74,8 +75,16 @@ def _default(param: Any) -> str:
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each kind of answer, by file name."""
     from kvplan import estimator, served
+    from kvplan.answers import advise, compare, explain, techniques
 
-    return {"estimate": estimator.json_schema(), "estimate-engine": served.json_schema()}
+    return {
+        "advise": advise.json_schema(),
+        "compare": compare.json_schema(),
+        "estimate": estimator.json_schema(),
+        "estimate-engine": served.json_schema(),
+        "explain": explain.json_schema(),
+        **techniques.json_schemas(),
+    }
 
 
 def documents() -> dict[Path, str]:
