@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvplan.report.console import plain_table, stdout
 
@@ -43,3 +44,129 @@ def print_replay(rows: Sequence[ReplayRow], block: int) -> None:
         "arrival; `of tokens` counts the whole trace from a cold cache, `last half` the second half of the requests "
         "with the cache warm."
     )
+
+
+LABELS = {
+    "stable": "stable: the queue does not grow",
+    "backlogged": "backlogged: a queue is left, the figures are of this run alone",
+    "overloaded": "OVERLOADED: the queue grows as long as requests arrive; the figures are this run's, not steady",
+}
+
+
+def print_run(result: Mapping[str, Any]) -> None:
+    """One run: the verdict first, then latencies, pool, reuse and what was assumed."""
+    console = stdout()
+    requests, throughput = result["requests"], result["throughput"]
+    if result["partial"]:
+        console.print("PARTIAL: interrupted before the end")
+    console.print(
+        f"{result['scenario']}: {LABELS[result['stability']]}. {requests['finished']:,} of {requests['arrived']:,} "
+        f"requests in {result['duration_s']:,.1f} s simulated ({result['step_time']} step times)."
+    )
+    for reason, count in requests["unservable"].items():
+        console.print(f"{count:,} requests could not be served: {reason}")
+    table = plain_table("latency")
+    for heading in ("mean", "p50", "p90", "p99", "max"):
+        table.add_column(heading, justify="right")
+    for name, figures in result["latency"].items():
+        table.add_row(name.removesuffix("_s").upper(), *(_time(figures[key]) for key in figures))
+    console.print(table)
+    console.print(
+        f"throughput {throughput['requests_per_s']:,.2f} requests/s, {throughput['output_tokens_per_s']:,.0f} output "
+        f"tokens/s; goodput {result['goodput']:.1%} ({result['good_requests_per_s']:,.2f} requests/s)"
+    )
+    cache = result["prefix_cache"]
+    console.print(
+        f"prefix hits {cache['hit_rate_tokens']:.2%} of prompt tokens, {cache['hit_rate_per_request']:.2%} a request; "
+        f"{result['preemptions']:,} preemptions, {result['recomputed_tokens']:,} tokens recomputed"
+    )
+    if "pool" in result:
+        pool = result["pool"]
+        console.print(
+            f"pool {pool['mean_use']:.1%} used on average, {pool['peak_use']:.1%} at the peak of {pool['blocks']:,} "
+            f"blocks; {pool['mean_running']:,.1f} requests running on average; {pool['steps']:,} steps"
+        )
+    if result.get("tier"):
+        tier = result["tier"]
+        console.print(
+            f"tier {tier['name']}: {tier['stored_bytes']:,} B moved out, {tier['loaded_bytes']:,} B back in "
+            f"{tier['loads']:,} loads"
+        )
+    if "utilization" in result:
+        console.print(f"slots {result['utilization']:.1%} busy")
+    console.print(f"what kept requests waiting: {_binding(result['binding'])}")
+    for sentence in result["assumptions"]:
+        console.print(f"- {sentence}")
+
+
+def _binding(binding: Mapping[str, Any]) -> str:
+    if binding["resource"] == "none":
+        return "nothing"
+    return ", ".join(f"{name} {share:.0%} of the time" for name, share in binding["shares"].items())
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{seconds * 1e3:,.2f} ms"
+
+
+def print_comparison(runs: Sequence[Mapping[str, Any]], spread: Mapping[str, Any] | None) -> None:
+    """One line a run."""
+    table = plain_table("settings")
+    for heading in ("state", "TTFT p99", "TPOT p99", "tokens/s", "goodput", "hits", "preempted", "pool peak"):
+        table.add_column(heading, justify="right")
+    for result in runs:
+        latency = result["latency"]
+        settings = ", ".join(f"{key}={value}" for key, value in result["settings"].items())
+        table.add_row(
+            settings or f"seed={result['seed']}",
+            result["stability"],
+            _time(latency["ttft_s"]["p99"]),
+            _time(latency["tpot_s"]["p99"]),
+            f"{result['throughput']['output_tokens_per_s']:,.0f}",
+            f"{result['goodput']:.1%}",
+            f"{result['prefix_cache']['hit_rate_tokens']:.1%}",
+            f"{result['preemptions']:,}",
+            f"{result['pool']['peak_use']:.1%}" if "pool" in result else "-",
+        )
+    console = stdout()
+    console.print(table)
+    for name, figures in (spread or {}).items():
+        console.print(f"{name}: mean {figures['mean']:.6g}, standard deviation {figures['stdev']:.3g} over seeds")
+
+
+def print_max_rate(found: Mapping[str, Any]) -> None:
+    """The greatest rate, and every rate that was tried."""
+    console = stdout()
+    limits = ", ".join(f"{name} <= {_time(value)}" for name, value in found["limits"].items())
+    console.print(f"at most {found['max_rate']:.4g} {found['unit']} meet {limits}; {found['too_much']:.4g} don't")
+    table = plain_table(found["unit"])
+    for heading in ("meets", "state", "TTFT p99", "TPOT p99", "tokens/s"):
+        table.add_column(heading, justify="right")
+    for run in found["tried"]:
+        table.add_row(
+            f"{run['rate']:.4g}", "yes" if run["meets"] else "no", run["stability"], _time(run["ttft_p99_s"]),
+            _time(run["tpot_p99_s"]), f"{run['output_tokens_per_s']:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+class Progress:
+    """A line on stderr with simulated time and finished requests; on a terminal only, and gone at the end."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self._wrote = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def update(self, finished: int, ticks: int) -> None:
+        """Called now and then with the requests finished and the simulated time in 10^-18 s."""
+        self._wrote = True
+        sys.stderr.write(f"\r\x1b[Ksimulated {ticks / 1e18:,.1f} s, {finished:,} requests done")
+        sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._wrote:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -10,6 +10,7 @@ from kvplan.errors import InputError, show
 from kvplan.files import write_atomic
 
 if TYPE_CHECKING:
+    from kvplan.simulator.metrics import Metrics
     from kvplan.simulator.replay import ReplayRow
 
 
@@ -49,4 +50,25 @@ def plot_hit_rates(rows: Sequence[ReplayRow], path: Path) -> None:
     axis.set_ylabel("prompt tokens hit (%)")
     axis.set_ylim(bottom=0)
     axis.legend()
+    _save(figure, path)
+
+
+def plot_run(metrics: Metrics, path: Path) -> None:
+    """Blocks in use and queue over time, and the distribution of the latencies."""
+    figure, (pool, queue, latency) = _figure(3, path)
+    times = [time for time, _, _, _ in metrics.series]
+    pool.plot(times, [used for _, used, _, _ in metrics.series])
+    pool.set_ylabel("blocks in use")
+    queue.plot(times, [running for _, _, running, _ in metrics.series], label="running")
+    queue.plot(times, [waiting for _, _, _, waiting in metrics.series], label="waiting")
+    queue.set_ylabel("requests")
+    queue.set_xlabel("simulated time (s)")
+    queue.legend()
+    for name, sketch in (("TTFT", metrics.ttft), ("TPOT", metrics.tpot), ("E2E", metrics.e2e)):
+        points = sketch.points()
+        latency.plot([max(value, 1e-6) for value, _ in points], [share for _, share in points], label=name)
+    latency.set_xscale("log")
+    latency.set_xlabel("seconds")
+    latency.set_ylabel("share of requests")
+    latency.legend()
     _save(figure, path)

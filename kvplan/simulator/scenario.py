@@ -1,0 +1,353 @@
+"""The scenario file: everything one simulation needs, as one YAML document with a published schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from kvplan.errors import InputError, did_you_mean, show
+from kvplan.files import read_yaml
+from kvplan.units import parse_bytes, parse_seconds
+
+
+def _seconds(value: Any) -> Any:
+    return parse_seconds(value, "a time") if isinstance(value, str) else value
+
+
+def _bytes(value: Any) -> Any:
+    return parse_bytes(value, "a size") if isinstance(value, str) else value
+
+
+def _rate(value: Any) -> Any:
+    return parse_bytes(value.removesuffix("/s"), "a bandwidth") if isinstance(value, str) else value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Bandwidth = Annotated[int, BeforeValidator(_rate), Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Part(BaseModel):
+    """A part of a scenario: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Law(Part):
+    """A distribution of lengths or times. `constant: 256`, or a `kind` with its parameters; values are cut to
+    [`least`, `most`]. `cv` is the standard deviation over the mean. `points` are [value, share not above it] rows."""
+
+    kind: Literal["constant", "uniform", "exponential", "lognormal", "gamma", "empirical"] = "constant"
+    value: float | None = Field(default=None, ge=0)
+    low: float | None = Field(default=None, ge=0)
+    high: float | None = Field(default=None, ge=0)
+    mean: Positive | None = None
+    cv: Positive | None = None
+    points: tuple[tuple[float, float], ...] | None = None
+    least: float = Field(default=0, ge=0)
+    most: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return {"kind": "constant", "value": value}
+        if isinstance(value, str):
+            return {"kind": "constant", "value": parse_seconds(value, "a law")}
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Law:
+        needed = {
+            "constant": ("value",), "uniform": ("low", "high"), "exponential": ("mean",),
+            "lognormal": ("mean", "cv"), "gamma": ("mean", "cv"), "empirical": ("points",),
+        }[self.kind]  # fmt: skip
+        for name in needed:
+            if getattr(self, name) is None:
+                raise ValueError(f"a {self.kind} law needs {' and '.join(needed)}")
+        if self.points is not None:
+            shares = [share for _, share in self.points]
+            if not shares or shares != sorted(shares) or shares[0] < 0 or abs(shares[-1] - 1) > 1e-9:
+                raise ValueError("points need shares that rise to 1")
+        return self
+
+
+class Arrivals(Part):
+    """When requests (or sessions) arrive. `closed` keeps `users` busy, each thinking after an answer."""
+
+    kind: Literal["poisson", "constant", "gamma", "on_off", "at_once", "closed"] = "poisson"
+    rate: Positive | None = None
+    cv: Positive | None = None
+    rate_off: float = Field(default=0.0, ge=0)
+    mean_on: Seconds | None = None
+    mean_off: Seconds | None = None
+    users: Count | None = None
+    think: Law | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Arrivals:
+        needed = {
+            "poisson": ("rate",), "constant": ("rate",), "gamma": ("rate", "cv"), "at_once": (), "closed": ("users",),
+            "on_off": ("rate", "mean_on", "mean_off"),
+        }[self.kind]  # fmt: skip
+        for name in needed:
+            if getattr(self, name) is None:
+                raise ValueError(f"{self.kind} arrivals need {' and '.join(needed)}")
+        return self
+
+
+class SharedPrefix(Part):
+    """The first `tokens` of every prompt are one of `groups` texts, each as likely."""
+
+    tokens: Count
+    groups: Count = 1
+
+
+class Sessions(Part):
+    """Conversations: the next prompt is the whole conversation so far and `prompt` new tokens, after `idle` seconds."""
+
+    turns: Law
+    idle: Law
+
+
+class TraceFile(Part):
+    """A recorded trace; a relative path is looked up beside the scenario. `scale_rate: 2` doubles the rate."""
+
+    path: str
+    format: Literal["mooncake", "qwen", "azure", "csv"] | None = None
+    time_unit: Literal["s", "ms", "us"] | None = None
+    block_size: Count | None = None
+    limit: Count | None = None
+    scale_rate: Positive = 1.0
+
+
+class Workload(Part):
+    """What is asked: a `trace`, or `arrivals` with laws of `prompt` and `output` tokens. `service` is for
+    fixed_service. `priorities` are weights of the classes 0, 1, ..., the lower served first."""
+
+    trace: TraceFile | None = None
+    arrivals: Arrivals | None = None
+    requests: Count | None = None
+    prompt: Law | None = None
+    output: Law | None = None
+    service: Law | None = None
+    shared_prefix: SharedPrefix | None = None
+    sessions: Sessions | None = None
+    priorities: tuple[Positive, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Workload:
+        if (self.trace is None) == (self.arrivals is None):
+            raise ValueError("a workload needs either a trace or arrivals")
+        if self.arrivals is not None and self.service is None and (self.prompt is None or self.output is None):
+            raise ValueError("arrivals need laws of prompt and output")
+        return self
+
+
+class Hardware(Part):
+    """The device, how many ranks share a model, and what the cache gets of its memory."""
+
+    gpu: str
+    tensor_parallel: Count = 1
+    memory_utilization: Share = 0.92
+    reserve: Bytes = 2 << 30
+
+
+class EngineSettings(Part):
+    """An engine under vLLM's own names. `num_blocks` or `kv_cache_memory` replace what the hardware leaves; `layout`
+    contiguous reserves max_model_len for every request; `admission` sglang holds back expected output."""
+
+    name: Literal["vllm"] = "vllm"
+    version: str | None = None
+    max_model_len: Count | None = None
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Count = 2048
+    block_size: Count | None = None
+    num_blocks: Count | None = None
+    kv_cache_memory: Bytes | None = None
+    kv_cache_dtype: str = "auto"
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    eviction_policy: Literal["lru", "fifo", "lfu"] = "lru"
+    touch_order: Literal["last_to_first", "first_to_last"] = "last_to_first"
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    admission: Literal["vllm", "sglang"] = "vllm"
+    new_token_ratio: Share = 0.7
+    preemption: Literal["recompute", "swap"] = "recompute"
+    swap_bandwidth: Bandwidth = 25 * 10**9
+    layout: Literal["paged", "contiguous"] = "paged"
+    queue_limit: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> EngineSettings:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
+        return self
+
+
+class StepTimes(Part):
+    """How long a step takes. `calibrated` and `roofline` come from the model and the device; `constant_step` and
+    `affine` (base + per_sequence x running, prefill free) and `fixed_service` are for checks against closed forms."""
+
+    kind: Literal["calibrated", "roofline", "constant_step", "affine", "fixed_service"] = "calibrated"
+    base: SecondsOrZero | None = None
+    per_sequence: SecondsOrZero = 0.0
+    host: SecondsOrZero | None = None
+    scale: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _complete(self) -> StepTimes:
+        if self.kind in ("constant_step", "affine") and not self.base:
+            raise ValueError(f"a {self.kind} needs base above zero")
+        return self
+
+
+class Slo(Part):
+    """Limits that make a request good."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2e: Seconds | None = None
+
+
+class Tier(Part):
+    """A place beside the pool for kept blocks. `bandwidth` is one way, shared fairly by what moves at a time."""
+
+    name: Literal["cpu", "nvme", "remote"] = "cpu"
+    capacity: Bytes
+    bandwidth: Bandwidth
+    latency: SecondsOrZero = 0.0
+    write: Literal["through", "on_eviction"] = "through"
+
+
+class Disaggregation(Part):
+    """Prefill on `prefill` replicas, decode on `decode` others; the cache crosses a link in between."""
+
+    prefill: Count
+    decode: Count
+    bandwidth: Bandwidth
+    latency: SecondsOrZero = 0.0
+
+
+class Failure(Part):
+    """At `time` one replica is lost: what it served starts anew elsewhere, its cache is gone."""
+
+    time: Seconds
+    replica: int = Field(default=0, ge=0)
+
+
+class Scenario(Part):
+    """One simulation."""
+
+    name: str = ""
+    teaches: str = ""
+    model: str | None = None
+    hardware: Hardware | None = None
+    engine: EngineSettings = EngineSettings()
+    techniques: tuple[dict[str, Any], ...] = ()
+    step_time: StepTimes = StepTimes()
+    workload: Workload
+    tiers: tuple[Tier, ...] = Field(default=(), max_length=1)
+    replicas: Count = 1
+    routing: Literal["round_robin", "least_loaded", "prefix_aware"] = "round_robin"
+    disaggregation: Disaggregation | None = None
+    failure: Failure | None = None
+    slo: Slo = Slo()
+    seed: int = Field(default=0, ge=0)
+    duration: Seconds | None = None
+    warmup_requests: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Scenario:
+        free = self.step_time.kind in ("constant_step", "affine", "fixed_service")
+        if not free and (self.model is None or self.hardware is None):
+            raise ValueError(f"step_time {self.step_time.kind} needs a model and hardware")
+        if self.workload.trace is None and self.workload.requests is None and self.duration is None:
+            raise ValueError("a synthetic workload needs requests or a duration")
+        if self.step_time.kind == "fixed_service" and self.workload.service is None:
+            raise ValueError("step_time fixed_service needs a workload with a service law")
+        if free and self.step_time.kind != "fixed_service" and self.model is None and self.engine.num_blocks is None:
+            raise ValueError("a scenario without a model needs engine.num_blocks")
+        return self
+
+
+def parse_scenario(data: Any, name: str) -> Scenario:
+    """Check a parsed document. Raises InputError with one sentence naming the field."""
+    if not isinstance(data, dict):
+        raise InputError(f"{name}: found {show(data)}, expected a mapping such as model:, hardware:, workload:")
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "scenario"
+        if first["type"] == "extra_forbidden":
+            key = str(first["loc"][-1])
+            hint = did_you_mean(key, _keys_at(first["loc"][:-1]))
+            raise InputError(f"{name}: {place}: found an unknown key, expected one of the schema's{hint}") from None
+        if first["type"] == "missing":
+            raise InputError(f"{name}: {place}: found nothing, expected a value") from None
+        said = first["msg"].removeprefix("Value error, ")
+        found = "" if isinstance(first["input"], dict) else f"found {show(first['input'])}, "
+        raise InputError(f"{name}: {place}: {found}{said[:1].lower()}{said[1:]}") from None
+
+
+def _keys_at(location: tuple[Any, ...]) -> list[str]:
+    model: Any = Scenario
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if hasattr(model, "model_fields") else None
+        parts = getattr(field.annotation, "__args__", (field.annotation,)) if field is not None else ()
+        model = next((item for item in parts if hasattr(item, "model_fields")), Scenario)
+    return list(model.model_fields)
+
+
+def load_scenario(path: Path, changes: dict[str, str] | None = None) -> Scenario:
+    """Read a scenario file; `changes` replace single settings by their dotted or short name."""
+    data = read_yaml(path)
+    if isinstance(data, dict):
+        for key, value in (changes or {}).items():
+            change(data, key, value)
+    return parse_scenario(data, str(path))
+
+
+SHORT = {
+    "gpu": "hardware.gpu",
+    "tensor-parallel-size": "hardware.tensor_parallel",
+    "gpu-memory-utilization": "hardware.memory_utilization",
+    "rate": "workload.arrivals.rate",
+    "step-time": "step_time.kind",
+}
+
+
+def change(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set `hardware.gpu`, `kv-cache-dtype` or `rate` in a scenario document. Raises InputError for an unknown name."""
+    path = SHORT.get(key, key)
+    if "." not in path:
+        name = path.replace("-", "_")
+        if name in EngineSettings.model_fields:
+            path = f"engine.{name}"
+        elif name in Scenario.model_fields:
+            path = name
+        else:
+            choices = [*SHORT, *(field.replace("_", "-") for field in EngineSettings.model_fields)]
+            raise InputError(f"--vary: found {show(key)}, expected a setting{did_you_mean(key, choices)}")
+    *folders, leaf = path.split(".")
+    place = data
+    for folder in folders:
+        place = place.setdefault(folder.replace("-", "_"), {})
+        if not isinstance(place, dict):
+            raise InputError(f"--vary: found {show(key)}, expected a setting inside a mapping")
+    place[leaf.replace("-", "_")] = value
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a scenario file."""
+    schema = Scenario.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "kvplan scenario"}

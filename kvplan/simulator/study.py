@@ -1,0 +1,188 @@
+"""Several runs of one scenario: with other settings, other seeds, and the greatest rate that still meets the limits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from kvplan.errors import InputError, did_you_mean, show
+from kvplan.files import read_yaml
+from kvplan.performance.reads import TICKS
+from kvplan.simulator.build import Built, build
+from kvplan.simulator.request import Request
+from kvplan.simulator.result import summary
+from kvplan.simulator.scenario import Scenario, change, parse_scenario
+from kvplan.units import parse_seconds
+
+MAX_RUNS = 64
+BISECTIONS = 12
+
+CSV_COLUMNS = (
+    "id", "replica", "prompt_tokens", "output_tokens", "hit_tokens", "tier_tokens", "preemptions", "recomputed_tokens",
+    "arrival_s", "admitted_s", "first_token_s", "finished_s", "refused",
+)  # fmt: skip
+
+
+@dataclass
+class Outputs:
+    """Where single requests and events go while a run is under way; None: nowhere."""
+
+    requests: IO[str] | None = None
+    events: IO[str] | None = None
+    progress: Callable[[int, int], None] | None = None
+    last: Built | None = field(default=None)
+
+
+def run(scenario: Scenario, path: Path, outputs: Outputs | None = None) -> dict[str, Any]:
+    """Run one scenario; `path` is the file it came from."""
+    outputs = outputs or Outputs()
+    built = build(scenario, path.parent, outputs.progress)
+    if outputs.requests is not None:
+        outputs.requests.write(",".join(CSV_COLUMNS) + "\n")
+        built.metrics.on_request = lambda request: _write_request(outputs.requests, request)
+    if outputs.events is not None:
+        built.metrics.on_event = lambda event: _write_event(outputs.events, event)
+    built.simulation.run()
+    outputs.last = built
+    return summary(built, scenario, scenario.name or path.name)
+
+
+def _write_request(stream: IO[str] | None, request: Request) -> None:
+    if stream is None:
+        return
+    times = (request.arrival, request.admitted, request.first_token, request.finished)
+    cells = [
+        request.id, request.replica, request.prompt, request.output, request.hit_tokens, request.tier_tokens,
+        request.preemptions, request.recomputed,
+        *("" if time < 0 else f"{time / TICKS:.9f}" for time in times), request.refused or "",
+    ]  # fmt: skip
+    stream.write(",".join(str(cell) for cell in cells) + "\n")
+
+
+def _write_event(stream: IO[str] | None, event: dict[str, Any]) -> None:
+    if stream is not None:
+        stream.write(json.dumps(event) + "\n")
+
+
+def load_document(path: Path) -> dict[str, Any]:
+    """The scenario file as a plain document, checked once."""
+    data = read_yaml(path)
+    parse_scenario(data, str(path))
+    return dict(data)
+
+
+def changed(document: dict[str, Any], path: Path, settings: Sequence[tuple[str, Any]]) -> Scenario:
+    """The scenario with settings replaced."""
+    copy = json.loads(json.dumps(document))
+    for key, value in settings:
+        change(copy, key, value)
+    return parse_scenario(copy, str(path))
+
+
+def parse_vary(items: Sequence[str]) -> list[list[tuple[str, Any]]]:
+    """Every combination of `key=a,b,c` items, in order. Values are read as YAML scalars."""
+    import yaml
+
+    axes: list[list[tuple[str, Any]]] = []
+    for item in items:
+        key, equals, values = item.partition("=")
+        if not equals or not key.strip() or not values.strip():
+            raise InputError(
+                f"--vary: found {show(item)}, expected a setting and values such as kv-cache-dtype=bf16,fp8"
+            )
+        axes.append([(key.strip(), yaml.safe_load(value)) for value in values.split(",")])
+    combinations = [list(combination) for combination in itertools.product(*axes)]
+    if len(combinations) > MAX_RUNS:
+        raise InputError(f"--vary: found {len(combinations)} combinations, expected at most {MAX_RUNS}")
+    return combinations
+
+
+LIMITS = {
+    f"{metric}_{place}": (f"{metric}_s", place)
+    for metric in ("ttft", "tpot", "itl", "e2e", "queue")
+    for place in ("mean", "p50", "p90", "p99", "max")
+}
+
+
+def parse_limits(text: str) -> dict[str, float]:
+    """Parse `ttft_p99=2s,tpot_p99=50ms`. Raises InputError for another figure or time."""
+    found = {}
+    for item in text.split(","):
+        name, equals, value = item.strip().partition("=")
+        if not equals or name not in LIMITS:
+            hint = did_you_mean(name, LIMITS)
+            raise InputError(f"--slo: found {show(item)}, expected limits such as ttft_p99=2s,tpot_p99=50ms{hint}")
+        found[name] = parse_seconds(value, f"--slo {name}")
+    return found
+
+
+def meets(document: dict[str, Any], limits: dict[str, float]) -> bool:
+    """Whether a steady run stays within every limit; an overloaded or backlogged one never does."""
+    if document["stability"] != "stable" or document["requests"]["unservable"]:
+        return False
+    latency = document["latency"]
+    return all(latency[metric][place] <= limits[name] for name, (metric, place) in LIMITS.items() if name in limits)
+
+
+def find_max_rate(
+    document: dict[str, Any], path: Path, limits: dict[str, float], progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """The greatest arrival rate at which the scenario meets `limits`, by bisection to under 1 %.
+
+    Raises InputError for a scenario without a rate.
+    """
+    scenario = parse_scenario(document, str(path))
+    workload = scenario.workload
+    if workload.trace is not None:
+        key, start = "workload.trace.scale_rate", workload.trace.scale_rate
+    elif workload.arrivals is not None and workload.arrivals.rate is not None:
+        key, start = "workload.arrivals.rate", workload.arrivals.rate
+    else:
+        raise InputError("--find: found arrivals without a rate, expected an open workload or a trace")
+    tried: list[dict[str, Any]] = []
+
+    def good(rate: float) -> bool:
+        result = run(changed(document, path, [(key, rate)]), path, Outputs(progress=progress))
+        ok = meets(result, limits)
+        tried.append({"rate": rate, "meets": ok, "stability": result["stability"], **_headline(result)})
+        if result["partial"]:
+            raise KeyboardInterrupt
+        return ok
+
+    low, high = 0.0, start
+    for _ in range(BISECTIONS):
+        if not good(high):
+            break
+        low, high = high, high * 2
+    while high - low > 0.01 * high and len(tried) < 3 * BISECTIONS:
+        middle = (low + high) / 2
+        low, high = (middle, high) if good(middle) else (low, middle)
+        if high < start / 2**BISECTIONS:
+            break
+    unit = "scale_rate" if workload.trace is not None else "requests_per_s"
+    return {"schema_version": 1, "command": "simulate --find max-rate", "unit": unit, "limits": limits,
+            "max_rate": low, "too_much": high, "seed": scenario.seed, "tried": tried}  # fmt: skip
+
+
+def _headline(result: dict[str, Any]) -> dict[str, float]:
+    latency = result["latency"]
+    return {
+        "ttft_p99_s": latency["ttft_s"]["p99"],
+        "tpot_p99_s": latency["tpot_s"]["p99"],
+        "output_tokens_per_s": result["throughput"]["output_tokens_per_s"],
+    }
+
+
+def spread(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation over seeds of the headline figures."""
+    found = {}
+    for name in _headline(results[0]):
+        values = [_headline(result)[name] for result in results]
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        found[name] = {"mean": statistics.fmean(values), "stdev": deviation, "min": min(values), "max": max(values)}
+    return found
