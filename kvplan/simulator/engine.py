@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Told of what happens. `steps` covers `count` steps of equal membership; times are ticks."""
+    """Told of what happens. `steps` covers `count` steps of equal membership, with `used` blocks and `running` requests
+    in the last of them; times are ticks."""
 
-    def steps(self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int) -> None: ...
+    def steps(
+        self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int, used: int, running: int
+    ) -> None: ...
     def event(self, kind: str, time: int, request: Request, replica: int) -> None: ...
 
 
@@ -152,7 +155,7 @@ class Engine:
         self._finish_steps(count, ticks + extra, extra + base + max(least, reads), last)
 
     def _finish_steps(self, count: int, ticks: int, first: int, last: int) -> None:
-        start, decoding = self.now, self.batch.size
+        start, decoding, running, used = self.now, self.batch.size, len(self.running), self.pool.used
         self.now += ticks
         if self._fresh:
             for request in self._fresh:
@@ -162,7 +165,7 @@ class Engine:
         for request in self.batch.run(count):
             request.generated = request.output
             self._finish_request(request)
-        self.observer.steps(self, start, decoding, count, first, last)
+        self.observer.steps(self, start, decoding, count, first, last, used, running)
 
     # -- a full pool ---------------------------------------------------------------------------------------------
 

@@ -105,16 +105,16 @@ class Metrics:
 
     # -- the observer of an engine ---------------------------------------------------------------------------------
 
-    def steps(self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int) -> None:
+    def steps(
+        self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int, used: int, running: int
+    ) -> None:
         """`count` steps from `start` to the engine's `now` with `decoding` members each."""
         ticks = engine.now - start
         self.steps_taken += count
         if decoding:
             self.decode_steps += count
             self.itl.add_ramp(first / TICKS, last / TICKS, count, decoding)
-        running = len(engine.running)
-        used = engine.pool.used
-        self.batch_ticks += ticks * (decoding or running)
+        self.batch_ticks += ticks * running
         self.busy_ticks += ticks
         self.pool_ticks += ticks * used
         self.stored_ticks += ticks * engine.batch.stored_tokens
