@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvplan.errors import InputError, show
 from kvplan.performance.reads import TICKS
@@ -15,10 +15,11 @@ from kvplan.simulator.laws import GroupLaw, Layout
 from kvplan.simulator.metrics import Metrics, Slos
 from kvplan.simulator.pool import Pool
 from kvplan.simulator.request import Request
-from kvplan.simulator.run import Replica, Route, Simulation
-from kvplan.simulator.scenario import EngineSettings, Scenario
+from kvplan.simulator.run import Handover, Replica, Route, Simulation
+from kvplan.simulator.scenario import EngineSettings, Scenario, Tier
 from kvplan.simulator.settings import Settings
 from kvplan.simulator.slots import SlotEngine
+from kvplan.simulator.tiers import Link, TierState
 from kvplan.simulator.workload import build_source
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Setup:
     block_bytes: int
     max_model_len: int
     says: tuple[str, ...]
+    tier: Tier | None = None
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,43 @@ def build(scenario: Scenario, folder: Path, progress: Callable[[int, int], None]
     """Assemble a scenario. Raises InputError for what doesn't go together or doesn't fit."""
     setup = _setup(scenario)
     metrics = Metrics(Slos(scenario.slo.ttft, scenario.slo.tpot, scenario.slo.e2e), scenario.warmup_requests)
-    engine = scenario.engine
-    replicas: list[Engine | SlotEngine] = []
-    for number in range(scenario.replicas):
-        if scenario.step_time.kind == "fixed_service":
-            replicas.append(SlotEngine(engine.max_num_seqs, metrics, engine.queue_limit, number))
-            continue
-        assert setup.step_time is not None
-        pool = Pool(
-            setup.layout.blocks, setup.layout.groups[0].block, engine.eviction_policy,
-            engine.touch_order == "last_to_first",
-        )  # fmt: skip
-        replicas.append(Engine(setup.layout, setup.step_time, setup.settings, pool, metrics, number))
+    split = scenario.disaggregation
+    count = scenario.replicas if split is None else split.prefill + split.decode
+    replicas = tuple(_replica(scenario, setup, metrics, number) for number in range(count))
     source = build_source(scenario, folder)
-    simulation = Simulation(replicas, source, metrics, ROUTES[scenario.routing](), progress=progress)
-    return Built(simulation, metrics, setup, tuple(replicas))
+    route: Route = ROUTES[scenario.routing]()
+    handover: Handover | None = None
+    if split is not None:
+        relay = Relay(split.prefill, split.decode, setup, split.bandwidth, split.latency, route)
+        route, handover = relay.route, relay.handover
+        relay.replicas = replicas
+    lose = None
+    if scenario.failure is not None:
+        if scenario.failure.replica >= count or count < 2 or split is not None:
+            raise InputError(
+                f"failure.replica: found {scenario.failure.replica}, expected one of at least two replicas"
+            )
+        lose = (round(scenario.failure.time * TICKS), scenario.failure.replica)
+    simulation = Simulation(replicas, source, metrics, route, handover, lose, progress)
+    return Built(simulation, metrics, setup, replicas)
+
+
+def _replica(scenario: Scenario, setup: Setup, metrics: Metrics, number: int) -> Engine | SlotEngine:
+    engine = scenario.engine
+    if scenario.step_time.kind == "fixed_service":
+        return SlotEngine(engine.max_num_seqs, metrics, engine.queue_limit, number)
+    assert setup.step_time is not None
+    tier = None
+    if setup.tier is not None:
+        asked = setup.tier
+        link = Link(asked.bandwidth, asked.latency)
+        capacity = asked.capacity // setup.block_bytes
+        tier = TierState(asked.name, capacity, setup.block_bytes, link, asked.write == "through")
+    pool = Pool(
+        setup.layout.blocks, setup.layout.groups[0].block, engine.eviction_policy,
+        engine.touch_order == "last_to_first", tier.evicted if tier is not None else None,
+    )  # fmt: skip
+    return Engine(setup.layout, setup.step_time, setup.settings, pool, metrics, number, tier)
 
 
 def _setup(scenario: Scenario) -> Setup:
@@ -102,7 +126,27 @@ def _setup(scenario: Scenario) -> Setup:
     else:
         assert plan is not None
         step_time = _step_time(scenario, plan, device, says)
-    return Setup(layout, step_time, settings, block_bytes, max_len, tuple(says))
+    tier = _tier(scenario, techniques, layout, block_bytes, says)
+    return Setup(layout, step_time, settings, block_bytes, max_len, tuple(says), tier)
+
+
+def _tier(
+    scenario: Scenario, techniques: Techniques | None, layout: Layout, block_bytes: int, says: list[str]
+) -> Tier | None:
+    """The tier of the scenario, or of its `offload` technique."""
+    tier = scenario.tiers[0] if scenario.tiers else None
+    if tier is None and techniques is not None and techniques.offload is not None:
+        offload = techniques.offload
+        name: Literal["cpu", "nvme", "remote"] = (
+            "nvme" if offload.tier == "nvme" else "remote" if offload.tier == "network" else "cpu"
+        )
+        tier = Tier(name=name, capacity=offload.capacity_bytes, bandwidth=offload.bandwidth)
+    if tier is None:
+        return None
+    if not block_bytes or not layout.shares_prefixes or not scenario.engine.enable_prefix_caching:
+        raise InputError("tiers: found a tier without prefix caching of full blocks, expected a full-attention model")
+    says.append(f"tier {tier.name}: {tier.capacity:,} B behind {tier.bandwidth:,} B/s one way, shared fairly")
+    return tier
 
 
 def _model(scenario: Scenario, says: list[str]) -> tuple[ModelSpec, CachePlan, Techniques | None]:
@@ -237,6 +281,45 @@ def _step_time(scenario: Scenario, plan: CachePlan, device: Accelerator, says: l
     says.append(f"step time {step.kind}, factors {factors.name}: {factors.source}")
     assert scenario.hardware is not None
     return model_step(plan, device, factors, scenario.hardware.tensor_parallel)
+
+
+class Relay:
+    """Prefill on the first replicas, decode on the others; a prefill replica sends one cache after another."""
+
+    def __init__(self, prefill: int, decode: int, setup: Setup, bandwidth: int, latency: float, route: Route) -> None:
+        self.prefill, self.setup, self.chosen = prefill, setup, route
+        self.replicas: Sequence[Replica] = ()
+        self._per_tick, self._latency = bandwidth / TICKS, round(latency * TICKS)
+        self._free = [0] * prefill
+        self._outputs: dict[int, int] = {}
+        self._on_the_way = [0] * (prefill + decode)
+        self.moved_bytes = 0
+
+    def route(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """A prefill replica, where the request is to write its first token only."""
+        self._outputs[request.id] = request.output
+        request.output = 1
+        return self.chosen(request, replicas[: self.prefill])
+
+    def handover(self, request: Request) -> tuple[int, Request] | None:
+        """Send a prefilled request's cache to the decode replica with the least to do."""
+        sender = request.replica
+        if sender >= self.prefill:
+            self._on_the_way[sender] -= 1
+            return None
+        request.output = max(1, min(self._outputs.pop(request.id), self.setup.max_model_len - request.prompt))
+        if request.output == 1:
+            return None
+        size = self.setup.layout.at_rest(request.prompt) * self.setup.block_bytes
+        begin = max(request.finished, self._free[sender])
+        self._free[sender] = begin + round(size / self._per_tick)
+        self.moved_bytes += size
+        places = range(self.prefill, len(self.replicas))
+        request.replica = min(places, key=lambda place: (self._on_the_way[place], place))
+        self._on_the_way[request.replica] += 1
+        request.swapped, request.stored, request.finished = True, request.prompt, -1
+        request.held, request.registered = [], 0
+        return self._free[sender] + self._latency, request
 
 
 def _round_robin() -> Route:

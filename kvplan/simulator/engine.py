@@ -11,15 +11,18 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from kvplan.simulator.admission import Start, could_admit, plan_start, refusal
 from kvplan.simulator.batch import FOREVER, Batch
 from kvplan.simulator.laws import Layout
+from kvplan.simulator.moves import begin_loads, end_loads
 from kvplan.simulator.pace import span, steps_until
-from kvplan.simulator.pool import Extent, Pool
+from kvplan.simulator.pool import Pool
 from kvplan.simulator.request import UNSET, Request
 from kvplan.simulator.settings import Settings
 
 if TYPE_CHECKING:
     from kvplan.performance.step import StepTime
+    from kvplan.simulator.tiers import TierState
 
 
 class Observer(Protocol):
@@ -39,10 +42,18 @@ class Engine:
     """
 
     def __init__(
-        self, layout: Layout, step_time: StepTime, settings: Settings, pool: Pool, observer: Observer, replica: int = 0
+        self,
+        layout: Layout,
+        step_time: StepTime,
+        settings: Settings,
+        pool: Pool,
+        observer: Observer,
+        replica: int = 0,
+        tier: TierState | None = None,
     ) -> None:
         self.layout, self.step_time, self.settings = layout, step_time, settings
         self.pool, self.observer, self.replica = pool, observer, replica
+        self.tier = tier
         self.now = 0
         self.waiting: deque[Request] = deque()
         self.running: dict[Request, None] = {}
@@ -51,13 +62,14 @@ class Engine:
         self.finished: list[Request] = []
         self.preemptions = 0
         self.blocked_on = ""
-        self._fresh: list[Request] = []
+        #: members that have not written their first token yet
+        self.fresh: list[Request] = []
         self._caching = settings.prefix_caching and layout.shares_prefixes and settings.kept is None
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or runs here."""
-        return bool(self.waiting or self.running)
+        """Whether anything waits, loads or runs here."""
+        return bool(self.waiting or self.running or (self.tier is not None and self.tier.loading))
 
     @property
     def load(self) -> int:
@@ -67,26 +79,18 @@ class Engine:
     def submit(self, request: Request) -> bool:
         """Queue a request that arrives at or before `now`. Refuses one that could never run, and says why."""
         request.replica = self.replica
-        settings = self.settings
-        if request.prompt >= settings.max_model_len:
-            request.refused = "longer than the model"
-        request.output = max(1, min(request.output, settings.max_model_len - request.prompt))
-        whole = request.prompt + request.output
-        chunk = min(whole, settings.max_num_batched_tokens)
-        if request.refused is None:
-            if max(self.layout.at_rest(whole), self.layout.held(whole - chunk, chunk)) > self.pool.total:
-                request.refused = "longer than the pool"
-            elif not settings.chunked_prefill and whole > settings.max_num_batched_tokens:
-                request.refused = "longer than the token budget"
+        request.output = max(1, min(request.output, self.settings.max_model_len - request.prompt))
+        request.refused = refusal(self, request)
         if request.refused is not None:
             self.observer.event("refused", request.arrival, request, self.replica)
             return False
         if not self._caching:
             request.keys = request.ends = ()
-        self._queue(request, front=False)
+        self.enqueue(request, front=False)
         return True
 
-    def _queue(self, request: Request, front: bool) -> None:
+    def enqueue(self, request: Request, front: bool) -> None:
+        """Put a request into the queue, at its head or its end; under priority where it belongs."""
         if self.settings.order == "priority":
             ranked = list(self.waiting)
             insort(ranked, request, key=_rank)
@@ -98,7 +102,7 @@ class Engine:
 
     def earliest_change(self) -> int:
         """No request can finish here before this time."""
-        if not self.running or self.waiting or self.partial is not None or self._fresh:
+        if not self.batch.size or self.waiting or self.partial is not None or self.fresh or self.tier is not None:
             return self.now if self.busy else FOREVER
         base, least = self.batch.pace()
         return self.now + span(base, least, self.batch.reads, self.batch.slope, self.batch.steps_to_change())
@@ -106,10 +110,17 @@ class Engine:
     def advance(self, limit: int) -> None:
         """Take one step, or the decode steps up to the first change, none beginning at or after `limit`."""
         extra, applied = 0, False
+        if (tier := self.tier) is not None:
+            end_loads(self, tier)
+            begin_loads(self, tier)
+            limit = min(limit, tier.link.next_time())
+            if not self.running and not self.waiting:
+                self.now = max(self.now + 1, limit)
+                return
         if self.step_time.free_prefill:
             if self.waiting:
                 self._admit_free()
-        elif self.partial is not None or (self.waiting and self._could_admit()):
+        elif self.partial is not None or (self.waiting and could_admit(self)):
             extra, preempted = self._reserve_step()
             applied = True
             chunks, resumed, moved = self._schedule_prefill(preempted)
@@ -119,6 +130,8 @@ class Engine:
                 return
         if self.batch.size:
             self._decode_steps(limit, extra, applied)
+        elif self.tier is not None and self.tier.loading:
+            self.now = max(self.now + 1, limit)
         else:
             assert extra or applied or not self.waiting, "a request waits, nothing runs and it can't be admitted"
             self.now += extra
@@ -128,7 +141,7 @@ class Engine:
     def _decode_steps(self, limit: int, extra: int, applied: bool) -> None:
         batch, pool = self.batch, self.pool
         count = batch.steps_to_change()
-        if applied or self._fresh or (self.waiting and batch.growth.gives):
+        if applied or self.fresh or (self.waiting and batch.growth.gives):
             count = 1
         if not applied:
             held = batch.growth.steps_within(batch.step, count, pool.available)
@@ -157,11 +170,11 @@ class Engine:
     def _finish_steps(self, count: int, ticks: int, first: int, last: int) -> None:
         start, decoding, running, used = self.now, self.batch.size, len(self.running), self.pool.used
         self.now += ticks
-        if self._fresh:
-            for request in self._fresh:
+        if self.fresh:
+            for request in self.fresh:
                 if request.first_token == UNSET:
                     request.first_token = self.now
-            self._fresh.clear()
+            self.fresh.clear()
         for request in self.batch.run(count):
             request.generated = request.output
             self._finish_request(request)
@@ -211,8 +224,8 @@ class Engine:
             self.partial = None
         else:
             self.batch.leave(request)
-            if request in self._fresh:
-                self._fresh.remove(request)
+            if request in self.fresh:
+                self.fresh.remove(request)
             if blocks is not None:
                 request.own_blocks += blocks - self.layout.at_rest(request.stored)
         self.preemptions += 1
@@ -225,58 +238,10 @@ class Engine:
             request.recomputed += request.stored
             request.stored = 0
         self.observer.event("preempted", self.now, request, self.replica)
-        self._queue(request, front=True)
+        self.enqueue(request, front=True)
         return ticks
 
     # -- prefill -------------------------------------------------------------------------------------------------
-
-    def _could_admit(self) -> bool:
-        """Whether the head of the queue can start in this step, beside the next token of every decoding sequence.
-
-        If not, it can't until a member leaves: each further step leaves fewer blocks.
-        """
-        budget = self.settings.max_num_batched_tokens - self.batch.size
-        if len(self.running) >= self.settings.max_num_seqs:
-            self.blocked_on = "slots"
-        elif budget <= 0:
-            self.blocked_on = "token budget"
-        else:
-            need = self.batch.growth.net(self.batch.step, 1)
-            available = self.pool.available - need
-            if self.waiting[0].keys and need > self.pool.free:
-                return available >= 0  # the decoding ones evict first, which changes what the head hits
-            return available >= 0 and self._plan(self.waiting[0], budget, available) is not None
-        return False
-
-    def _plan(self, request: Request, budget: int, available: int) -> tuple[list[Extent], int, int, int] | None:
-        """How `request` could start: (extents hit, stored tokens, tokens to compute, blocks to take), or None."""
-        settings, pool, layout = self.settings, self.pool, self.layout
-        if request.swapped:
-            need = layout.at_rest(request.stored)
-            if need <= available:
-                return [], request.stored, 0, need
-            self.blocked_on = "blocks"
-            return None
-        target = request.prompt + request.generated
-        extents, hits = pool.match(request, target - 1) if request.keys else ([], 0)
-        stored = hits * layout.groups[0].block if hits else 0
-        count = min(target - stored, budget)
-        if count < target - stored and not settings.chunked_prefill:
-            self.blocked_on = "token budget"
-            return None
-        need = layout.held(stored, count) - hits
-        if extents:
-            available -= pool.idle_blocks(extents)
-        if need > available or (settings.admission == "sglang" and not self._room_for(request)):
-            self.blocked_on = "blocks"
-            return None
-        return extents, stored, count, need
-
-    def _room_for(self, request: Request) -> bool:
-        """SGLang's test: prompt and output fit beside what the running ones are still expected to write."""
-        free = self.pool.total * self.layout.groups[0].block - self.batch.stored_tokens
-        expected = int(self.batch.expected_tokens * self.settings.new_token_ratio)
-        return not self.running or request.prompt + request.output < free - expected
 
     def _schedule_prefill(self, preempted: bool) -> tuple[list[tuple[Request, int]], list[Request], int]:
         """Chunks for this step: the unfinished prefill first, then the queue. Returns chunks, resumed, swap ticks."""
@@ -298,10 +263,10 @@ class Engine:
                 self.blocked_on = "slots"
                 break
             request = self.waiting[0]
-            plan = self._plan(request, budget, self.pool.available)
+            plan = plan_start(self, request, budget, self.pool.available)
             if plan is None:
                 break
-            extents, stored, count, need = plan
+            need, count = plan.need, plan.count
             self._start(request)
             if request.swapped:
                 moved += need * self.settings.swap_ticks
@@ -309,17 +274,24 @@ class Engine:
                 self._grow(request, need, 0)
                 resumed.append(request)
                 continue
-            request.stored, request.target = stored, request.prompt + request.generated
-            if extents:
-                self.pool.hold(request, extents)
-            if request.preemptions:
-                request.recomputed -= min(stored, request.recomputed)
-            else:
-                request.hit_tokens = stored
-            self._grow(request, need, stored + count)
+            self._credit(request, plan)
+            self._grow(request, need, plan.stored + count)
             chunks.append((request, count))
             budget -= count
         return chunks, resumed, moved
+
+    def _credit(self, request: Request, plan: Start) -> None:
+        """Give an admitted request what needs no computing."""
+        request.stored, request.target = plan.stored, request.prompt + request.generated
+        if request.ready:
+            request.ready = False
+            return
+        if plan.extents:
+            self.pool.hold(request, plan.extents)
+        if request.preemptions:
+            request.recomputed -= min(plan.stored, request.recomputed)
+        else:
+            request.hit_tokens = plan.stored
 
     def _start(self, request: Request) -> None:
         self.waiting.popleft()
@@ -390,7 +362,7 @@ class Engine:
             if request.first_token == UNSET:
                 request.first_token = self.now
         else:
-            self._fresh.append(request)
+            self.fresh.append(request)
         if request.generated >= request.output:
             self._finish_request(request)
         else:
@@ -400,6 +372,9 @@ class Engine:
         request.finished = self.now
         if request.keys:
             self.pool.register(request, request.stored)
+            if self.tier is not None and self.tier.write_through:
+                for extent in request.held:
+                    self.tier.put(extent.key, extent.blocks)
         self.pool.release(request)
         del self.running[request]
         self.finished.append(request)
@@ -412,7 +387,10 @@ class Engine:
             held += request.own_blocks
             if request.last_step != UNSET:
                 held += self.layout.at_rest(self.batch.stored(request)) - self.layout.at_rest(request.base)
-        self.pool.check(list(self.running), held)
+        beside = [request for request in self.waiting if request.ready]
+        beside += self.tier.loading.values() if self.tier is not None else ()
+        held += sum(request.own_blocks for request in beside)
+        self.pool.check([*self.running, *beside], held)
 
 
 def _rank(request: Request) -> tuple[int, int, int]:

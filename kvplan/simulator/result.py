@@ -85,6 +85,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
         document["utilization"] = _utilization(built, span)
     else:
         document["pool"] = _pool(built)
+        document["tier"] = _tier(built)
         document["scheduler_rules"] = RULE_SOURCES
     return document
 
@@ -126,6 +127,20 @@ def _pool(built: Built) -> dict[str, Any]:
     if len(full) == len(layout.groups) == 1 or layout.groups[0].kind == "fixed":
         document["mean_stored_tokens"] = stored
     return document
+
+
+def _tier(built: Built) -> dict[str, Any] | None:
+    """What moved between the pools and their tiers, over all replicas."""
+    tiers = [replica.tier for replica in built.replicas if isinstance(replica, Engine) and replica.tier is not None]
+    if not tiers:
+        return None
+    size = tiers[0].block_bytes
+    return {
+        "name": tiers[0].name,
+        "stored_bytes": sum(tier.moved_out for tier in tiers) * size,
+        "loaded_bytes": sum(tier.moved_in for tier in tiers) * size,
+        "loads": sum(tier.loads for tier in tiers),
+    }
 
 
 def _binding(built: Built) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Protocol
 
 from kvplan.simulator.batch import FOREVER
+from kvplan.simulator.engine import Engine
 from kvplan.simulator.metrics import Metrics
+from kvplan.simulator.moves import evacuate
 from kvplan.simulator.request import Request
 
 
@@ -43,7 +45,7 @@ Handover = Callable[[Request], tuple[int, Request] | None]
 
 
 class Simulation:
-    """Drives replicas from a source until both are empty, `until` has passed, or `stop` says so.
+    """Drives replicas from a source until both are empty. `lose` is (time, replica): that one goes down then.
 
     After an interruption `partial` is set and the metrics hold what was measured so far.
     """
@@ -55,10 +57,13 @@ class Simulation:
         metrics: Metrics,
         route: Route,
         handover: Handover | None = None,
+        lose: tuple[int, int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.replicas, self.source, self.metrics = replicas, source, metrics
         self.route, self.handover, self.progress = route, handover, progress
+        self.lose = lose
+        self.alive = list(replicas)
         self.partial = False
         self._stream = source.stream()
         self._heap: list[tuple[int, int, Request, bool]] = []
@@ -68,7 +73,7 @@ class Simulation:
         """Run to the end; KeyboardInterrupt ends it early and marks the result partial."""
         try:
             self._coming = next(self._stream, None)
-            if len(self.replicas) == 1 and self.handover is None:
+            if len(self.replicas) == 1 and self.handover is None and self.lose is None:
                 self._one(self.replicas[0])
             else:
                 self._many()
@@ -116,10 +121,13 @@ class Simulation:
             if not busy and time == FOREVER:
                 return
             first = min(busy, key=lambda replica: replica.now) if busy else None
+            if self.lose is not None and min(time, first.now if first is not None else FOREVER) >= self.lose[0]:
+                self._lose(*self.lose)
+                continue
             if first is None or time <= first.now:
                 moment, request, moved = self._pop()
-                place = request.replica if moved else self.route(request, replicas)
-                target = replicas[place]
+                target = replicas[request.replica] if moved else self.alive[self.route(request, self.alive)]
+                place = replicas.index(target)
                 if not target.busy:
                     target.now = max(target.now, moment)
                 if moved:
@@ -127,7 +135,7 @@ class Simulation:
                 else:
                     self._submit(request, place)
                 continue
-            limit = time
+            limit = min(time, self.lose[0]) if self.lose is not None else time
             if self.source.feeds_back or self.handover is not None:
                 for other in busy:
                     if other is not first:
@@ -145,6 +153,19 @@ class Simulation:
         if not replica.submit(request):
             metrics.refuse(request)
             self._follow(request, request.arrival)
+
+    def _lose(self, time: int, place: int) -> None:
+        """Replica `place` is gone at `time`; its requests start anew on the others."""
+        self.lose = None
+        gone = self.replicas[place]
+        self.alive.remove(gone)
+        assert isinstance(gone, Engine)
+        for request in evacuate(gone):
+            target = self.alive[self.route(request, self.alive)]
+            if not target.busy:
+                target.now = max(target.now, time)
+            self.metrics.event("moved", time, request, place)
+            target.submit(request)
 
     def _collect(self, replica: Replica) -> None:
         for request in replica.finished:

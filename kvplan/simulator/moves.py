@@ -1,0 +1,60 @@
+"""What moves between replicas, tiers and the queue: loads from a tier, and everything when a replica is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvplan.simulator.request import UNSET, Request
+from kvplan.simulator.tiers import TierState
+
+if TYPE_CHECKING:
+    from kvplan.simulator.engine import Engine
+
+
+def begin_loads(engine: Engine, tier: TierState) -> None:
+    """Fetch what a tier holds for the head of the queue; it waits for its blocks outside of the queue."""
+    pool, block = engine.pool, engine.layout.groups[0].block
+    while engine.waiting and len(engine.running) + len(tier.loading) < engine.settings.max_num_seqs:
+        request = engine.waiting[0]
+        if request.ready or request.swapped or request.preemptions or not request.keys:
+            return
+        extents, hits = pool.match(request, request.prompt - 1)
+        blocks = tier.beyond(request, extents, hits, block, request.prompt - 1)
+        if not blocks or blocks > pool.available - pool.idle_blocks(extents):
+            return
+        engine.waiting.popleft()
+        pool.hold(request, extents)
+        pool.take(blocks)
+        request.own_blocks += blocks
+        request.hit_tokens, request.tier_tokens = hits * block, blocks * block
+        request.stored = (hits + blocks) * block
+        tier.begin(engine.now, request, blocks)
+        engine.observer.event("loading", engine.now, request, engine.replica)
+
+
+def end_loads(engine: Engine, tier: TierState) -> None:
+    """Put requests whose blocks have arrived at the head of the queue."""
+    for request in tier.done(engine.now):
+        request.ready = True
+        engine.pool.register(request, request.stored)
+        engine.enqueue(request, front=True)
+
+
+def evacuate(engine: Engine) -> list[Request]:
+    """Empty a lost replica: the requests that were on it, as if nothing had been computed for them."""
+    loading = list(engine.tier.loading.values()) if engine.tier is not None else []
+    lost = [*engine.running, *engine.waiting, *loading]
+    for request in engine.running:
+        if request.last_step != UNSET:
+            engine.batch.leave(request)
+    for request in lost:
+        request.recomputed += request.stored
+        request.stored = request.generated = request.own_blocks = request.registered = 0
+        request.held, request.ready, request.swapped = [], False, False
+    engine.running.clear()
+    engine.waiting.clear()
+    engine.fresh.clear()
+    engine.partial = None
+    if engine.tier is not None:
+        engine.tier.loading.clear()
+    return sorted(lost, key=lambda request: request.id)
