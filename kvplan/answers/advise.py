@@ -186,7 +186,7 @@ def advise(
 def _too_many(now: Standing, batch: int) -> tuple[str, ...]:
     if now.sequences >= batch:
         return ()
-    return (f"{batch:,} sequences of this context do not run at once: the pool holds {now.sequences:,}",)
+    return (f"a batch of {batch:,} at this context does not run at once: the pool holds {now.sequences:,}",)
 
 
 def _deployment(

@@ -85,8 +85,10 @@ def settle(asked: Asked, kv_cache_dtype: str, skip_layers: Iterable[str | int], 
 
     Raises InputError where both name one of them and differ.
     """
-    from kvplan.cache.techniques.runtime import Techniques, techniques_from_list
+    from kvplan.cache.techniques.runtime import MAX_BATCH, Techniques, techniques_from_list
 
+    if isinstance(batch, bool) or not 1 <= batch <= MAX_BATCH:
+        raise InputError(f"--batch: found {batch}, expected a whole number from 1 to {MAX_BATCH:,}")
     found = asked if isinstance(asked, Techniques) else techniques_from_list(list(asked), "--techniques")
     options: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "skip_layers": tuple(skip_layers), "batch": batch}
     names = {"skip_layers": "--kv-cache-dtype-skip-layers"}

@@ -123,14 +123,21 @@ def _panel(axis: Any, steps: tuple[Stage, ...], values: list[int], text: Callabl
             f"{text(value)}{change}", (right, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9
         )
     axis.xaxis.set_major_formatter(lambda value, _: text(round(value)))
-    axis.xaxis.set_major_locator(_locator(high / low, base))
+    axis.xaxis.set_major_locator(_locator(axis, high / low, base))
     axis.minorticks_off()
     axis.tick_params(axis="x", labelsize=8)
 
 
-def _locator(span: float, base: int) -> Any:
-    from matplotlib.ticker import LogLocator
+def _locator(axis: Any, span: float, base: int) -> Any:
+    """Powers within the panel, away from its sides, where their labels would meet those of the next panel."""
+    from math import log
+
+    from matplotlib.ticker import FixedLocator, LogLocator
 
     if base == 10:
-        return LogLocator(base=10, subs=(1, 3) if span < 10 else (1,), numticks=6)
-    return LogLocator(base=2 if span < 8 else 4 if span < 64 else 8, numticks=5)
+        locator = LogLocator(base=10, subs=(1, 3) if span < 10 else (1,), numticks=6)
+    else:
+        locator = LogLocator(base=2 if span < 8 else 4 if span < 64 else 8, numticks=5)
+    left, right = axis.get_xlim()
+    shares = [(tick, log(tick / left) / log(right / left)) for tick in locator.tick_values(left, right)]
+    return FixedLocator([tick for tick, share in shares if 0.1 <= share <= 0.9])

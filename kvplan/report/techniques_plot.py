@@ -14,6 +14,7 @@ from kvplan.units import tokens
 _COLOURS = {"checkpoint": PALETTE[0], "what-if": PALETTE[4], "flag": PALETTE[1]}
 _MARKERS = {"checkpoint": "o", "what-if": "s", "flag": "^"}
 FAINT = "#555555"
+LOWEST = -20.0  # percent; what costs more is drawn at the edge, with its figures beside the map
 RADIUS = 15.0  # points that a number's circle takes
 
 
@@ -23,23 +24,20 @@ def plot_map(answer: Map, path: Path) -> None:
     axis, side = figure.subplots(1, 2, width_ratios=(3, 2))
     placed = [place for place in answer.places if place.memory_saved is not None and place.reads_saved is not None]
     style(axis)
-    lows = [min(_percents(place)) for place in placed]
-    low = min([-10.0, *(value - 10 for value in lows)])
-    axis.set_xlim(low, 110)
-    axis.set_ylim(low, 110)
+    axis.set_xlim(LOWEST - 3, 110)
+    axis.set_ylim(LOWEST - 3, 110)
     axis.axhline(0, color=GREY, linewidth=0.8)
     axis.axvline(0, color=GREY, linewidth=0.8)
-    ticks = [value for value in range(-1000, 101, 20) if value >= low][-12:]
-    axis.set_xticks(ticks)
-    axis.set_yticks(ticks)
+    axis.set_xticks(range(-20, 101, 20))
+    axis.set_yticks(range(-20, 101, 20))
     axis.set_xlabel("memory saved (% of stored bytes)")
     axis.set_ylabel("reads saved (% of bytes read in one decode step)")
     figure.suptitle(f"{answer.model} at {tokens(answer.context_tokens)} tokens: each technique on its own", fontsize=12)
-    figure.canvas.draw()
-    _draw(axis, placed)
     handles = [_handle(name) for name in dict.fromkeys(place.decided_by for place in answer.places)]
     axis.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
     _legend(side, answer)
+    figure.draw_without_rendering()  # the layout must be known before numbers look for room
+    _draw(axis, placed)
     save(figure, path)
 
 
@@ -57,15 +55,19 @@ def _handle(name: str) -> Any:
 def _draw(axis: Any, placed: list[Place]) -> None:
     """Markers where they belong, numbers beside them where there is room, each tied to its marker."""
     scale = 72 / axis.figure.dpi
-    marks = [tuple(scale * part for part in axis.transData.transform(_percents(place))) for place in placed]
+    spots = [tuple(max(LOWEST, percent) for percent in _percents(place)) for place in placed]
+    marks = [tuple(scale * part for part in axis.transData.transform(spot)) for spot in spots]
     taken: list[tuple[float, float]] = []
-    for place, mark in zip(placed, marks, strict=True):
+    for place, point, mark in zip(placed, spots, marks, strict=True):
         colour = _COLOURS[place.decided_by]
-        axis.plot(*_percents(place), marker=_MARKERS[place.decided_by], color=colour, markersize=8, zorder=3)
+        inside = "white" if min(_percents(place)) < LOWEST else colour
+        axis.plot(
+            *point, marker=_MARKERS[place.decided_by], color=colour, markerfacecolor=inside, markersize=8, zorder=3
+        )
         spot = _room(mark, marks, taken)
         taken.append(spot)
         axis.annotate(
-            str(place.number), _percents(place), xytext=(spot[0] - mark[0], spot[1] - mark[1]),
+            str(place.number), point, xytext=(spot[0] - mark[0], spot[1] - mark[1]),
             textcoords="offset points", ha="center", va="center", fontsize=9, zorder=4,
             bbox={"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": colour},
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkB": 0},
@@ -112,4 +114,5 @@ def _words(place: Place) -> list[str]:
         return [f"{place.technique}: no place", *textwrap.wrap(reason, 62)]
     memory, reads = _percents(place)
     note = place.setting if place.note is None else f"{place.setting}: {place.note}"
-    return [f"{place.technique}: memory {memory:.1f} %, reads {reads:.1f} %", *textwrap.wrap(note, 62)]
+    edge = " (at the edge)" if min(memory, reads) < LOWEST else ""
+    return [f"{place.technique}: memory {memory:.1f} %, reads {reads:.1f} %{edge}", *textwrap.wrap(note, 62)]
