@@ -9,7 +9,7 @@ from typing import Any
 
 from kvplan.cache.precision import resolve_precision
 from kvplan.cache.size import plan_cache
-from kvplan.engines.registry import canonical_engine
+from kvplan.engines.native import PARALLEL_FLAGS, parallel_from
 from kvplan.errors import InputError, show
 from kvplan.estimator import Estimate, estimate
 from kvplan.files import read_yaml
@@ -17,54 +17,9 @@ from kvplan.hardware.accelerators import find
 from kvplan.memory.budget import Budget
 from kvplan.memory.feasible import Feasible
 from kvplan.record import record
-from kvplan.serving import Change, EngineSection, Serving, parallel_from, serve, verdict
+from kvplan.serving import Change, EngineSection, Serving, serve, verdict
 from kvplan.spec.resolve import LoadedModel
 from kvplan.units import parse_bytes
-
-# What kvplan's own options are called by each engine; an engine that isn't named takes vLLM's name.
-FLAG_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
-    "kv_cache_dtype": {
-        "llama.cpp": ("cache_type_k", "cache_type_v"),
-        "ik_llama.cpp": ("cache_type_k", "cache_type_v"),
-        "ollama": ("kv_cache_type",),
-        "lmdeploy": ("quant_policy",),
-    },
-    "gpu_memory_utilization": {
-        "sglang": ("mem_fraction_static",),
-        "tensorrt-llm": ("free_gpu_memory_fraction",),
-        "lmdeploy": ("cache_max_entry_count",),
-    },
-    "max_num_seqs": {
-        "sglang": ("max_running_requests",),
-        "tensorrt-llm": ("max_batch_size",),
-        "lmdeploy": ("max_batch_size",),
-        "llama.cpp": ("parallel",),
-        "ik_llama.cpp": ("parallel",),
-        "ollama": ("num_parallel",),
-    },
-    "max_num_batched_tokens": {
-        "sglang": ("chunked_prefill_size",),
-        "tensorrt-llm": ("max_num_tokens",),
-        "lmdeploy": ("max_prefill_token_num",),
-        "llama.cpp": ("batch_size",),
-        "ik_llama.cpp": ("batch_size",),
-        "ollama": ("num_batch",),
-    },
-    "block_size": {
-        "sglang": ("page_size",),
-        "tensorrt-llm": ("tokens_per_block",),
-        "lmdeploy": ("cache_block_seq_len",),
-    },
-}
-# Formats that an engine spells in its own way.
-DTYPE_NAMES: dict[str, dict[str, str]] = {
-    "sglang": {"fp8": "fp8_e4m3", "bf16": "bf16"},
-    "vllm": {"bf16": "bfloat16", "fp16": "float16"},
-    "llama.cpp": {"fp16": "f16", "fp32": "f32"},
-    "ik_llama.cpp": {"fp16": "f16", "fp32": "f32"},
-    "ollama": {"fp16": "f16"},
-    "lmdeploy": {"int4": "4", "int8": "8", "fp8": "16"},
-}
 
 
 @record
@@ -93,18 +48,37 @@ def json_schema() -> dict[str, Any]:
     return document_schema(ServedEstimate, "kvplan estimate --engine")
 
 
-def engine_settings(engine: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """kvplan's own options (vLLM's names; None is not given) as the flags of `engine`."""
-    name = canonical_engine(engine.partition("@")[0])
-    settings: dict[str, Any] = {}
-    for option, value in options.items():
-        if value is None or (option == "kv_cache_dtype" and value == "auto"):
-            continue
-        if option == "kv_cache_dtype":
-            value = DTYPE_NAMES.get(name, {}).get(str(value).lower(), value)
-        for flag in FLAG_NAMES.get(option, {}).get(name, (option,)):
-            settings[flag] = value
-    return settings
+def with_ranks(settings: Mapping[str, Any], num_gpus: int) -> dict[str, Any]:
+    """The engine's flags, with `num_gpus` tensor-parallel ranks where they name no ranks themselves."""
+    if num_gpus > 1 and not PARALLEL_FLAGS & set(settings):
+        return {**settings, "tensor_parallel_size": num_gpus}
+    return dict(settings)
+
+
+def analytic_dtype(settings: Mapping[str, Any], asked: str) -> str:
+    """The KV dtype that the analytic part is asked for: the engine's flag where the formula knows it by that name."""
+    from kvplan.cache.formats import find_format
+
+    name = next(
+        (settings[flag] for flag in ("kv_cache_dtype", "cache_type_k", "kv_cache_type") if flag in settings), asked
+    )
+    try:
+        return find_format(str(name)).name
+    except InputError:
+        return "auto"
+
+
+def refuse_techniques(given: Mapping[str, Any]) -> None:
+    """Runtime techniques are composed analytically; an engine has its own flags for what it can do.
+
+    Raises InputError for one that is given.
+    """
+    for name, value in given.items():
+        if value:
+            raise InputError(
+                f"--{name.replace('_', '-')}: found it beside --engine, expected the engine's own flags there "
+                "(without --engine techniques are composed analytically)"
+            )
 
 
 def read_engine_config(path: Path) -> dict[str, Any]:
@@ -130,18 +104,22 @@ def estimate_served(
     settings: Mapping[str, Any],
     available_bytes: Sequence[int] = (),
     notes: Sequence[str] = (),
+    help_wanted: bool = True,
     **asked: Any,
 ) -> ServedEstimate:
     """Estimate one model as `engine` would serve it on `gpu`.
 
     `settings` are the engine's own flags, `asked` the arguments of `kvplan.estimate` other than the device, `notes`
-    warnings of whoever read the flags. The context is the length that the engine plans for. Raises InputError as the
-    engine would.
+    warnings of whoever read the flags. The context is the length that the engine plans for. Without `help_wanted` no
+    changes are tried out. Raises InputError as the engine would.
     """
     if gpu is None:
         raise InputError("--gpu: found nothing beside --engine, expected the device to serve on, such as --gpu h100")
     parallel = parallel_from(settings)
-    serving = serve(loaded, engine, find(gpu), settings, parallel=parallel, available_bytes=available_bytes)
+    serving = serve(
+        loaded, engine, find(gpu), settings,
+        parallel=parallel, available_bytes=available_bytes, help_wanted=help_wanted,
+    )  # fmt: skip
     base = estimate(loaded, **{**asked, "ctx": serving.engine.max_model_len})
     per_gpu = _needed_per_gpu(loaded, base, parallel.tensor, asked)
     return _joined(base, serving, per_gpu, notes)

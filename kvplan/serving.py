@@ -11,22 +11,15 @@ from typing import Any
 
 from kvplan.engines.base import Engine, EngineAnswer, Group, Parallelism, Pool, Refusal, flag_name
 from kvplan.engines.budgets import budget_for, engine_device
+from kvplan.engines.native import EIGHT_BIT, PARALLEL_FLAGS, native_flags, native_settings, parallel_from
 from kvplan.engines.registry import find_engine
-from kvplan.errors import InputError, show
+from kvplan.errors import InputError
 from kvplan.hardware.accelerators import Accelerator
 from kvplan.memory.budget import Budget
 from kvplan.memory.feasible import Feasible, feasible_share
 from kvplan.record import record
 from kvplan.spec.resolve import LoadedModel
 from kvplan.units import gib, tokens
-
-# The parallel sizes as the engines spell them; the first spelling is the one that commands are written with.
-PARALLEL_FLAGS = {
-    "tensor": ("tensor_parallel_size", "tp_size", "tp"),
-    "pipeline": ("pipeline_parallel_size", "pp_size", "pp"),
-    "data": ("data_parallel_size", "dp_size", "dp"),
-    "decode_context": ("decode_context_parallel_size", "dcp"),
-}
 
 
 @record
@@ -44,12 +37,11 @@ class Question:
     settings: Mapping[str, Any]
     available_bytes: tuple[int, ...] = ()
 
-    def changed(self, **settings: Any) -> Question:
-        """The same question with some of the engine's flags set anew."""
-        return Question(
-            self.loaded, self.engine, self.version, self.device, self.parallel,
-            {**self.settings, **settings}, self.available_bytes,
-        )  # fmt: skip
+    def changed(self, **options: Any) -> Question:
+        """The same question with some of kvplan's options, under vLLM's names, set anew."""
+        settings = {**self.settings, **native_settings(self.engine.name, options)}
+        parallel = parallel_from(settings) if PARALLEL_FLAGS & set(options) else self.parallel
+        return Question(self.loaded, self.engine, self.version, self.device, parallel, settings, self.available_bytes)
 
 
 @record
@@ -140,19 +132,6 @@ def serve(
     )
 
 
-def parallel_from(settings: Mapping[str, Any]) -> Parallelism:
-    """The parallel sizes among an engine's flags. Raises InputError for one that is no whole number from 1."""
-    sizes: dict[str, int] = {}
-    for name, spellings in PARALLEL_FLAGS.items():
-        flag = next((each for each in spellings if settings.get(each) is not None), spellings[0])
-        value = settings.get(flag, 1)
-        if isinstance(value, bool) or not str(value).isdecimal() or not 1 <= int(value) <= 100_000:
-            raise InputError(f"--{flag.replace('_', '-')}: found {show(value)}, expected a whole number from 1")
-        sizes[name] = int(value)
-    expert = str(settings.get("enable_expert_parallel", False)).lower() in ("true", "1", "")
-    return Parallelism(**sizes, expert=expert)
-
-
 def _checked_bytes(answer: EngineAnswer) -> int:
     """What must be free for a start with one request: its blocks, and the block that vLLM never hands out."""
     spare = (answer.num_blocks or 0) - (answer.usable_blocks or 0)
@@ -169,10 +148,9 @@ def plan(question: Question) -> tuple[EngineAnswer, Budget | None]:
             question.settings,
         )  # fmt: skip
         available = budget.available_bytes
-    answer = question.engine.plan(
-        question.loaded.spec, question.settings, question.parallel, available, engine_device(question.device),
-        question.version,
-    )  # fmt: skip
+    flags = {flag: value for flag, value in question.settings.items() if flag not in PARALLEL_FLAGS}
+    device = engine_device(question.device)
+    answer = question.engine.plan(question.loaded.spec, flags, question.parallel, available, device, question.version)
     return answer, budget
 
 
@@ -203,44 +181,41 @@ def _section(answer: EngineAnswer, budget: Budget | None, question: Question) ->
     )
 
 
-def _candidates(question: Question, answer: EngineAnswer) -> Iterator[tuple[str, str, str, Question]]:
-    """Single changes worth asking about, cheapest first: flag, value, cost, and the question with it."""
+def _candidates(question: Question, answer: EngineAnswer) -> Iterator[tuple[str, Any, str]]:
+    """Single changes worth asking about, cheapest first: one of kvplan's options, its value, what it costs."""
+    engine, predicted = question.engine.name, not question.available_bytes
     have = {setting.name: setting.value for setting in answer.settings}
     batched = have.get("max_num_batched_tokens")
     if isinstance(batched, int) and batched > 2048:
-        changed = question.changed(max_num_batched_tokens=2048)
-        yield "--max-num-batched-tokens", "2048", "prompts are prefilled in smaller steps", changed
-    if not question.available_bytes and question.engine.name == "vllm":
-        changed = question.changed(gpu_memory_utilization=0.95)
-        yield "--gpu-memory-utilization", "0.95", "less room for what the budget does not know", changed
-    if str(question.settings.get("kv_cache_dtype", "auto")) in ("auto", "bfloat16", "float16"):
-        changed = question.changed(kv_cache_dtype="fp8")
-        yield "--kv-cache-dtype", "fp8", "test the quality of long outputs first", changed
+        yield "max_num_batched_tokens", 2048, "prompts are prefilled in smaller steps"
+    if predicted and engine == "vllm":
+        yield "gpu_memory_utilization", 0.95, "less room for what the budget does not know"
+    asked = question.settings.get(native_flags(engine, "kv_cache_dtype")[0], "auto")
+    if str(asked).lower() in ("auto", "bfloat16", "float16", "bf16", "f16", "0"):
+        yield "kv_cache_dtype", EIGHT_BIT.get(engine, "fp8"), "test the quality of long outputs first"
     if answer.refused is not None and answer.refused.estimated_max_model_len:
-        length = answer.refused.estimated_max_model_len
-        yield "--max-model-len", str(length), "longer requests are refused", question.changed(max_model_len=length)
-    if not question.available_bytes:
-        ranks = question.parallel
-        wider = Parallelism(2 * ranks.tensor, ranks.pipeline, ranks.data, ranks.expert, ranks.decode_context)
-        settings = {**question.settings, PARALLEL_FLAGS["tensor"][0]: wider.tensor}
-        changed = Question(
-            question.loaded, question.engine, question.version, question.device, wider, settings, ()
-        )  # fmt: skip
-        yield "--tensor-parallel-size", str(wider.tensor), "twice the GPUs", changed
+        yield "max_model_len", answer.refused.estimated_max_model_len, "longer requests are refused"
+    if predicted and "tensor_parallel_size" in _SPLITS.get(engine, ("tensor_parallel_size",)):
+        yield "tensor_parallel_size", 2 * question.parallel.tensor, "twice the GPUs"
+
+
+# Engines that spread a model over GPUs without tensor-parallel ranks.
+_SPLITS: dict[str, tuple[str, ...]] = {"llama.cpp": (), "ik_llama.cpp": (), "ollama": (), "transformers": ()}
 
 
 def _changes(question: Question, answer: EngineAnswer) -> Iterator[Change]:
     """The candidates that make a refused start fit, or add at least a hundredth of the tokens; cheapest first."""
     before = answer.capacity_tokens or 0
-    for flag, value, cost, asked in _candidates(question, answer):
+    for option, value, cost in _candidates(question, answer):
         try:
-            other, _ = plan(asked)
+            other, _ = plan(question.changed(**{option: value}))
         except InputError:  # the engine or the checkpoint doesn't take this change
             continue
         after = other.capacity_tokens or 0
         if other.refused is None and (answer.refused is not None or after * 100 >= before * 101):
+            flags = " ".join(f"--{flag.replace('_', '-')}" for flag in native_flags(question.engine.name, option))
             effect = _effect(answer, other)
-            yield Change(flag, value, cost, True, other.capacity_tokens, other.max_concurrency, effect)
+            yield Change(flags, str(value), cost, True, other.capacity_tokens, other.max_concurrency, effect)
 
 
 def _effect(answer: EngineAnswer, other: EngineAnswer) -> str:
@@ -270,10 +245,14 @@ def command_for(question: Question, answer: EngineAnswer) -> str:
         return ""
     spec = question.loaded.spec
     words = [launcher.format(model=shlex.quote(spec.hf_ids[0] if spec.hf_ids else spec.id))]
-    parallel = {spelling for spellings in PARALLEL_FLAGS.values() for spelling in spellings}
-    sizes = {spellings[0]: getattr(question.parallel, name) for name, spellings in PARALLEL_FLAGS.items()}
-    given = {flag: size for flag, size in sizes.items() if size > 1}
-    given |= {flag: value for flag, value in question.settings.items() if flag not in parallel}
+    sizes = {name: getattr(question.parallel, name) for name in ("tensor", "pipeline", "data")}
+    ranks = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
+    given = native_settings(answer.name, ranks)
+    if question.parallel.decode_context > 1:
+        given["decode_context_parallel_size"] = question.parallel.decode_context
+    given |= {flag: value for flag, value in question.settings.items() if flag not in PARALLEL_FLAGS}
+    if question.parallel.expert:
+        given["enable_expert_parallel"] = True
     for flag, value in given.items():
         if value is None or value is False:
             continue

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from kvplan.engines.base import Parallelism
+from kvplan.engines.native import PARALLEL_FLAGS, native_settings, parallel_from
 from kvplan.errors import InputError, KvplanError, show
 from kvplan.estimator import estimate
 from kvplan.hardware.accelerators import find
 from kvplan.record import record
-from kvplan.serving import parallel_from, serve
+from kvplan.serving import serve
 from kvplan.spec.resolve import LoadedModel
 from kvplan.units import parse_tokens
 
@@ -123,7 +125,12 @@ def _served_row(
     available_bytes: Sequence[int],
 ) -> MatrixRow:  # fmt: skip
     serving = serve(
-        loaded, engine, find(gpu), {**settings, "max_model_len": n}, available_bytes=available_bytes, help_wanted=False
+        loaded,
+        engine,
+        find(gpu),
+        {**settings, **native_settings(engine, {"max_model_len": n})},
+        available_bytes=available_bytes,
+        help_wanted=False,
     )
     ranks = parallel_from(settings)
     size = serving.engine.reserved_bytes_one_request * ranks.tensor * ranks.pipeline
@@ -140,9 +147,9 @@ def layouts(
     if gpu is None:
         raise InputError("--gpu: found nothing beside --layouts, expected the device to serve on")
     name = engine or DEFAULT_ENGINE
-    kept = {key: value for key, value in settings.items() if not key.endswith("parallel_size")}
+    kept = {key: value for key, value in settings.items() if key not in PARALLEL_FLAGS}
     if asked.get("ctx"):
-        kept.setdefault("max_model_len", parse_tokens(asked["ctx"]))
+        kept = {**native_settings(name, {"max_model_len": parse_tokens(asked["ctx"])}), **kept}
     rows = [
         _layout(loaded, name, gpu, (tensor, pipeline, count // tensor // pipeline, context), kept)
         for tensor in _divisors(count)
@@ -162,10 +169,10 @@ def _layout(
     loaded: LoadedModel, engine: str, gpu: str, ranks: tuple[int, int, int, int], settings: Mapping[str, Any]
 ) -> Layout | None:
     """One layout's row; None for decode context ranks that the engine or the model doesn't take."""
-    flags = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
-    own = {**settings, **dict(zip(flags, ranks, strict=True))}
+    tensor, pipeline, data, context = ranks
+    parallel = Parallelism(tensor, pipeline, data, decode_context=context)
     try:
-        serving = serve(loaded, engine, find(gpu), own, help_wanted=False)
+        serving = serve(loaded, engine, find(gpu), settings, parallel=parallel, help_wanted=False)
     except KvplanError as error:
         return None if ranks[3] > 1 else Layout(*ranks, None, None, None, None, False, str(error))
     answer, budget = serving.engine, serving.budget

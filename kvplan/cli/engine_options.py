@@ -102,15 +102,3 @@ def own_flags(words: list[str], known: list[str], engine: str | None, **given: A
             value, equals = rest.pop(0), "="
         flags[name.replace("-", "_")] = value if equals else True
     return flags
-
-
-def refuse_techniques(given: dict[str, Any]) -> None:
-    """Runtime techniques are composed analytically; an engine has its own flags for what it can do."""
-    from kvplan.errors import InputError
-
-    for name, value in given.items():
-        if value:
-            raise InputError(
-                f"--{name.replace('_', '-')}: found it beside --engine, expected the engine's own flags there "
-                "(without --engine techniques are composed analytically)"
-            )

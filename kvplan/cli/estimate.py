@@ -106,7 +106,9 @@ def estimate(
     source = Source(model, model_dir, hub, assume == "dense")
     if engine is not None or command is not None:
         where = Where(engine, command, engine_config, gpu, num_gpus, available_memory)
-        engines.refuse_techniques({**listed, "techniques": techniques, "what_if": what_if, "generated": generated})
+        from kvplan.served import refuse_techniques
+
+        refuse_techniques({**listed, "techniques": techniques, "what_if": what_if, "generated": generated})
         return served(source, where, own, asked, Output(as_json, explain, matrix, layouts))
     asked["techniques"] = options.technique_list(techniques, **listed, block_size=block_size)
     return plain(

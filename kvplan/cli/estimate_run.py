@@ -69,7 +69,14 @@ def plain(source: Source, asked: Mapping[str, Any], output: Output) -> int:
 
 def served(source: Source, where: Where, own: Mapping[str, Any], asked: dict[str, Any], output: Output) -> int:
     """The answer of an engine's model. Flags: the command's, then the file's, then the options', later ones winning."""
-    from kvplan.served import available_memory, engine_settings, estimate_served, read_engine_config
+    from kvplan.engines.native import native_settings
+    from kvplan.served import (
+        analytic_dtype,
+        available_memory,
+        estimate_served,
+        read_engine_config,
+        with_ranks,
+    )  # fmt: skip
 
     engine, settings, model, notes = where.engine, dict[str, Any](), None, tuple[str, ...]()
     if where.command is not None:
@@ -79,11 +86,10 @@ def served(source: Source, where: Where, own: Mapping[str, Any], asked: dict[str
         settings |= {
             name.lstrip("-").replace("-", "_"): value for name, value in read_engine_config(where.config).items()
         }
-    settings |= engine_settings(engine, own)
-    if where.num_gpus > 1 and not {"tensor_parallel_size", "tp_size", "tp", "pipeline_parallel_size"} & set(settings):
-        settings["tensor_parallel_size"] = where.num_gpus
+    settings |= native_settings(engine, own)
+    settings = with_ranks(settings, where.num_gpus)
     loaded = source.load(model)
-    asked["kv_cache_dtype"] = _known_dtype(settings, asked["kv_cache_dtype"])
+    asked["kv_cache_dtype"] = analytic_dtype(settings, asked["kv_cache_dtype"])
     if output.matrix is not None or output.layouts:
         return _tables(loaded, engine, where, settings, asked, output)
     answer = estimate_served(
@@ -114,19 +120,6 @@ def _from_command(text: str, engine: str | None) -> tuple[str, dict[str, Any], s
     if read.unknown:
         notes.append(f"flags that {read.engine} doesn't have are ignored: {', '.join(read.unknown)}")
     return f"{read.engine}@{version}" if version else read.engine, read.settings(), read.model, tuple(notes)
-
-
-def _known_dtype(settings: Mapping[str, Any], asked: str) -> str:
-    """The KV dtype that the analytic part is asked for: the engine's flag where the formula knows it by that name."""
-    from kvplan.cache.formats import find_format
-
-    name = next(
-        (settings[flag] for flag in ("kv_cache_dtype", "cache_type_k", "kv_cache_type") if flag in settings), asked
-    )
-    try:
-        return find_format(str(name)).name
-    except InputError:
-        return "auto"
 
 
 def _tables(

@@ -35,5 +35,6 @@ def feasible_share(budget: Budget, needed_bytes: int) -> Feasible:
         short = needed_bytes - stage.nominal - int((most - budget.share) * stage.share_of)
         return Feasible(None, None, f"no value works: at {most:.2f} one request lacks {gib(max(short, 0))}")
     least = max(least, 0.01)
-    above = f"above it {names} don't" if budget.outside else "above it nothing is left"
+    fail = "don't" if len(budget.outside) > 1 else "doesn't"
+    above = f"above it the {names} {fail}" if budget.outside else "above it nothing is left"
     return Feasible(least, most, f"set {least:.2f} to {most:.2f}; below it one request doesn't fit, {above}")

@@ -93,7 +93,8 @@ def _sizes(console: Console, answer: ServedEstimate) -> None:
 def _groups(console: Console, engine: EngineSection) -> None:
     if not engine.groups:
         return
-    _title(console, "Cache groups, all in one pool of blocks")
+    one_pool = len(engine.pools) < 2 or engine.name == "vllm"
+    _title(console, "Cache groups, all in one pool of blocks" if one_pool else "Cache groups")
     table = plain_table("group")
     for heading in ("layers", "tokens/block", "B/block", "blocks/request"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -103,7 +104,7 @@ def _groups(console: Console, engine: EngineSection) -> None:
             tokens(group.blocks_per_request),
         )  # fmt: skip
     console.print(table)
-    if engine.num_blocks is not None and engine.blocks_per_request:
+    if one_pool and engine.num_blocks is not None and engine.blocks_per_request:
         sizes = engine.bytes_per_block if isinstance(engine.bytes_per_block, tuple) else (engine.bytes_per_block,)
         each = " / ".join(tokens(size) for size in sizes)
         request = tokens(engine.blocks_per_request)

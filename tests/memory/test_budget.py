@@ -148,7 +148,7 @@ def test_the_feasible_interval() -> None:
     more = feasible_share(found, found.available_bytes[0] + 4 * GIB)
     assert more.least == pytest.approx(0.95)
     assert interval.most is not None and 0.9 < interval.most < 1
-    assert "below it one request doesn't fit, above it CUDA context and CUDA graphs don't" in interval.says
+    assert "below it one request doesn't fit, above it the CUDA context and CUDA graphs don't" in interval.says
     assert feasible_share(found, 80 * GIB).least is None
     assert "no value works" in feasible_share(found, 80 * GIB).says
 
