@@ -1,14 +1,15 @@
 """Reading files nobody vouches for, and writing files that are never half there.
 
 JSON and YAML are read with bounded size and depth, without code execution; duplicate keys, YAML aliases and tags are
-refused. Writing goes to a temporary file that is renamed into place.
+refused. Other tools' files, where aliases and tags are in use, are read as nodes that know their lines. Writing goes to
+a temporary file that is renamed into place.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+import stat
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from kvplan.errors import InputError, show
 MAX_TEXT_BYTES = 16 << 20
 MAX_DEPTH = 64
 MAX_YAML_NODES = 2_000_000
+MAX_EXPANDED_NODES = 500_000
 
 T = TypeVar("T")
 
@@ -123,16 +125,16 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path), str(path))
 
 
-def _scan(events: Any, name: str) -> None:
+def _scan(events: Any, name: str, aliases: bool = False) -> None:
     import yaml
 
     depth = 0
     for count, event in enumerate(events):
         mark = event.start_mark
         where = f"{name}: line {mark.line + 1}, column {mark.column + 1}" if mark else name
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, yaml.AliasEvent) and not aliases:
             raise InputError(f"{where}: found the alias *{event.anchor}, expected YAML without anchors and aliases")
-        if getattr(event, "tag", None):
+        if getattr(event, "tag", None) and not aliases:
             raise InputError(f"{where}: found the tag {show(event.tag)}, expected YAML without tags")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -142,6 +144,133 @@ def _scan(events: Any, name: str) -> None:
             raise InputError(f"{where}: found nesting deeper than {MAX_DEPTH} levels, expected a flatter document")
         if count > MAX_YAML_NODES:
             raise InputError(f"{where}: found more than {MAX_YAML_NODES:,} nodes, expected a smaller document")
+
+
+class YamlNode:
+    """A YAML value that knows where it stands: `line` and `column` count from 1, `end_line` is its last.
+
+    `value` is a dict of names to nodes, a list of nodes, or a scalar; `text` is a scalar as it is written, `style` its
+    quote or block indicator ("" for plain). `key_lines` holds the line of each key, `duplicates` the keys given twice
+    (the last one counts), `tag` a tag that is no standard one. Aliases share their node.
+    """
+
+    __slots__ = ("column", "duplicates", "end_line", "key_lines", "line", "size", "style", "tag", "text", "value")
+
+    def __init__(self, value: Any, line: int, column: int, text: str = "", style: str = "", tag: str = "") -> None:
+        self.value, self.line, self.column = value, line, column
+        self.text, self.style, self.tag = text, style, tag
+        self.end_line = line
+        self.key_lines: dict[str, int] = {}
+        self.duplicates: list[tuple[str, int]] = []
+        self.size = 1
+
+    def get(self, key: str) -> YamlNode | None:
+        """The node under a key of a mapping, None where there is none."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def plain(self) -> Any:
+        """The value without its places."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+def compose_yaml(text: str, name: str) -> list[YamlNode]:
+    """Read every YAML document of `text` as nodes with their lines: aliases, merge keys and unknown tags are allowed.
+
+    Raises InputError, with line and column, for what is no YAML, nests deeper than MAX_DEPTH, contains itself, or is
+    larger than MAX_EXPANDED_NODES once its aliases are expanded.
+    """
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _scan(yaml.parse(text, Loader=loader), name, aliases=True)
+        reader = loader(text)
+        documents = []
+        while reader.check_node():
+            documents.append(_Composer(reader, name).node(reader.get_node(), 0))
+        return documents
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
+        raise InputError(f"{name}: {where}: {error.problem or error.context}, expected YAML") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{name}: {' '.join(str(error).split())}, expected YAML") from None
+    except RecursionError:
+        raise InputError(f"{name}: found nesting too deep to read, expected at most {MAX_DEPTH} levels") from None
+
+
+class _Composer:
+    """Turns PyYAML's nodes into YamlNodes, each once, and counts what aliases would make of them."""
+
+    def __init__(self, loader: Any, name: str) -> None:
+        self.loader, self.name = loader, name
+        self.done: dict[int, YamlNode] = {}
+        self.open: set[int] = set()
+
+    def node(self, source: Any, depth: int) -> YamlNode:
+        import yaml
+
+        key = id(source)
+        if key in self.done:
+            return self.done[key]
+        mark = source.start_mark
+        where = f"{self.name}: line {mark.line + 1}, column {mark.column + 1}"
+        if key in self.open:
+            raise InputError(f"{where}: found a value that contains itself, expected a finite document")
+        if depth > MAX_DEPTH:
+            raise InputError(f"{where}: found nesting deeper than {MAX_DEPTH} levels, expected a flatter document")
+        self.open.add(key)
+        made = YamlNode(None, mark.line + 1, mark.column + 1, tag=_own_tag(source.tag))
+        made.end_line = source.end_mark.line + (source.end_mark.column > 0)
+        if isinstance(source, yaml.MappingNode):
+            self._mapping(made, source, depth)
+        elif isinstance(source, yaml.SequenceNode):
+            made.value = [self.node(child, depth + 1) for child in source.value]
+            made.size += sum(child.size for child in made.value)
+        else:
+            made.text, made.style = source.value, source.style or ""
+            made.value = source.value if made.tag else self._scalar(source)
+        if made.size > MAX_EXPANDED_NODES:
+            raise InputError(
+                f"{where}: found more than {MAX_EXPANDED_NODES:,} nodes once aliases are expanded, expected a smaller document"
+            )
+        self.open.discard(key)
+        self.done[key] = made
+        return made
+
+    def _mapping(self, made: YamlNode, source: Any, depth: int) -> None:
+        own: dict[str, YamlNode] = {}
+        merged: dict[str, YamlNode] = {}
+        for key_source, value_source in source.value:
+            value = self.node(value_source, depth + 1)
+            key = str(getattr(key_source, "value", ""))[:1000]
+            line = key_source.start_mark.line + 1
+            made.size += value.size
+            if key_source.tag == "tag:yaml.org,2002:merge":
+                for part in value.value if isinstance(value.value, list) else [value]:
+                    if isinstance(part.value, dict):
+                        merged = {**part.value, **merged}
+                        made.key_lines = {**part.key_lines, **made.key_lines}
+                continue
+            if key in own:
+                made.duplicates.append((key, line))
+            own[key] = value
+            made.key_lines[key] = line
+        made.value = {**merged, **own}
+
+    def _scalar(self, source: Any) -> Any:
+        try:
+            return self.loader.construct_object(source)
+        except (ValueError, OverflowError):  # a date or a number that isn't one
+            return source.value
+
+
+def _own_tag(tag: str | None) -> str:
+    return "" if tag is None or tag.startswith("tag:yaml.org,2002:") else tag
 
 
 def strict_loader() -> Any:
@@ -170,23 +299,50 @@ def strict_loader() -> Any:
 
 
 def write_atomic(path: Path, write: Callable[[Path], T]) -> T:
-    """Let `write` fill a temporary file beside `path`, then rename it into place; on any failure nothing remains."""
+    """Let `write` fill a temporary file, then rename it to `path`; on any failure nothing remains.
+
+    A link is followed, so that it still is one afterwards; a file that exists keeps its mode. Raises InputError for a
+    target that isn't a regular file and for whatever the system refuses.
+    """
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
+        target, mode = _target(path)
+        temporary = target.with_name(f".kvplan-{os.urandom(6).hex()}.tmp")
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except OSError as error:
         raise InputError(f"{path}: can't be written ({error.strerror or error}), expected a writable folder") from None
-    temporary = Path(name)
     try:
         result = write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: can't be written ({error.strerror or error}), expected room for a file") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     return result
 
 
+def _target(path: Path) -> tuple[Path, int | None]:
+    """The file that `path` leads to and its mode, None where it isn't there yet."""
+    try:
+        target = Path(os.path.realpath(path))
+        found = target.stat()
+    except FileNotFoundError:
+        return target, None
+    except ValueError:  # a null byte
+        raise InputError(f"{show(str(path))}: is no path, expected a file's name") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path}: found a directory, expected a file's name")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: found a device, pipe or socket, expected a regular file or a new name")
+    if not os.access(target, os.W_OK):
+        raise InputError(f"{path}: can't be written (it is read-only), expected a writable file")
+    return target, stat.S_IMODE(found.st_mode)
+
+
 def write_text_atomic(path: Path, text: str) -> None:
     """Write UTF-8 text so that a reader sees the old file or the new one, never a part."""
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    data = text.encode("utf-8", errors="backslashreplace")  # a lone surrogate has no UTF-8
+    write_atomic(path, lambda temporary: temporary.write_bytes(data))

@@ -1,5 +1,7 @@
 """Untrusted files: bounded, without code, and never half-written."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,46 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
     with pytest.raises(InputError, match="can't be written"):
         write_text_atomic(tmp_path / "absent" / "out.json", "text")
+
+
+def test_a_write_goes_through_links_and_keeps_the_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.yaml", tmp_path / "link.yaml"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_text_atomic(link, "new")
+    assert (real.read_text(), link.is_symlink(), real.stat().st_mode & 0o777) == ("new", True, 0o640)
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text_atomic(tmp_path / "new.yaml", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new.yaml").stat().st_mode & 0o777 == 0o640
+
+
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    pipe, loop = tmp_path / "pipe", tmp_path / "loop"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for target, found in ((pipe, "a device, pipe or socket"), (tmp_path, "a directory"), (loop, "can't be written")):
+        with pytest.raises(InputError, match=found) as caught:
+            write_text_atomic(target, "text")
+        assert "\n" not in str(caught.value)
+    assert pipe.is_fifo()
+    with pytest.raises(InputError, match="no path"):
+        write_text_atomic(Path("a\0b"), "text")
+    with pytest.raises(InputError, match="can't be written"):
+        write_text_atomic(tmp_path / ("x" * 300), "text")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["loop", "pipe"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    def full(temporary: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(InputError, match=r"out: can't be written \(No space left on device\)"):
+        write_atomic(tmp_path / "out", full)
+    assert not list(tmp_path.iterdir())
