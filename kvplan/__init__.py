@@ -15,12 +15,18 @@ __all__ = [
     "KvplanError",
     "ModelSpec",
     "UnsupportedArchitectureError",
+    "advise",
+    "compare",
     "curve",
     "estimate",
+    "explain",
     "load_model",
 ]
 
 if TYPE_CHECKING:
+    from kvplan.answers.advise import advise
+    from kvplan.answers.compare import compare
+    from kvplan.answers.explain import explain
     from kvplan.errors import InputError, KvplanError, UnsupportedArchitectureError
     from kvplan.estimator import Estimate, curve, estimate
     from kvplan.spec.model import ModelSpec
@@ -32,8 +38,11 @@ _HOMES = {
     "KvplanError": ("kvplan.errors", "KvplanError"),
     "ModelSpec": ("kvplan.spec.model", "ModelSpec"),
     "UnsupportedArchitectureError": ("kvplan.errors", "UnsupportedArchitectureError"),
+    "advise": ("kvplan.answers.advise", "advise"),
+    "compare": ("kvplan.answers.compare", "compare"),
     "curve": ("kvplan.estimator", "curve"),
     "estimate": ("kvplan.estimator", "estimate"),
+    "explain": ("kvplan.answers.explain", "explain"),
     "load_model": ("kvplan.spec.resolve", "resolve_model"),
 }
 

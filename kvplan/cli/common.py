@@ -19,6 +19,9 @@ MODEL_DIR_OPTION: TypeAlias = Annotated[
 HUB_OPTION: TypeAlias = Annotated[
     bool, typer.Option("--hub", help="Fetch MODEL's config from the Hugging Face hub (HF_ENDPOINT, HF_TOKEN).")
 ]
+ASSUME_OPTION: TypeAlias = Annotated[
+    str | None, typer.Option(help="dense: take an unknown architecture as full attention on every layer.")
+]
 PLOT_OPTION: TypeAlias = Annotated[Path | None, typer.Option(help="Draw it into this PNG, SVG or PDF file.")]
 
 
@@ -26,6 +29,15 @@ def print_json(document: Any) -> None:
     """Print a document as JSON with plain print, so that no line breaks get into strings."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
     sys.stdout.flush()
+
+
+def assumes_dense(assume: str | None) -> bool:
+    """Whether --assume dense was given. Raises InputError for another word."""
+    if assume not in (None, "dense"):
+        from kvplan.errors import InputError, show
+
+        raise InputError(f"--assume: found {show(assume)}, expected dense")
+    return assume == "dense"
 
 
 def complete_model(incomplete: str) -> list[str]:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from kvplan.cli import technique_options as options
-from kvplan.cli.common import HUB_OPTION, JSON_OPTION, MODEL_ARGUMENT, MODEL_DIR_OPTION, PLOT_OPTION, print_json
+from kvplan.cli.common import (
+    ASSUME_OPTION,
+    HUB_OPTION,
+    JSON_OPTION,
+    MODEL_ARGUMENT,
+    MODEL_DIR_OPTION,
+    PLOT_OPTION,
+    assumes_dense,
+    print_json,
+)
 
 
 def explain(
@@ -27,6 +36,7 @@ def explain(
     encoder_tokens: options.ENCODER_TOKENS = None,
     model_dir: MODEL_DIR_OPTION = None,
     hub: HUB_OPTION = False,
+    assume: ASSUME_OPTION = None,
     plot: PLOT_OPTION = None,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -39,7 +49,7 @@ def explain(
     from kvplan.spec.resolve import resolve_model
 
     answer = run(
-        resolve_model(model, model_dir=model_dir, hub=hub),
+        resolve_model(model, model_dir=model_dir, hub=hub, assume_dense=assumes_dense(assume)),
         ctx=ctx,
         options=options.cache_options(
             kv_cache_dtype=kv_cache_dtype,

@@ -107,6 +107,7 @@ def test_no_colour_codes_where_none_are_wanted(kvplan_cli: Cli, monkeypatch: pyt
         (("--evict", "dms"), "needs training", "snapkv"),
         (("--plot", "out.txt"), "--plot: found 'out.txt'", ".png, .svg or .pdf"),
         (("--plot", "no/such/folder/out.png"), "can't be written", "a writable folder"),
+        (("--assume", "sparse"), "--assume: found 'sparse'", "expected dense"),
         (("--ctx", "none"), "--ctx: found 'none'", "128k"),
         (("--batch", "0"), "--batch: found 0", "from 1"),
     ],
