@@ -8,6 +8,7 @@ vLLM 0.32.0). Experts lie over tensor x data ranks, whole with expert parallelis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -169,10 +170,11 @@ def _shares(spec: ModelSpec, tensor: int, layers: Iterable[int]) -> list[Fractio
     """The share of all token mixers' weights that one rank of each stage holds."""
     mixers = mixers_of(spec)
     sequence = spec.sequence()
-    whole = sum((mixers[name].total for name in sequence), Fraction())
+    whole = sum((count * mixers[name].total for name, count in Counter(sequence).items()), Fraction())
     shares, start = [], 0
     for count in layers:
-        held = sum((_held(mixers[name], tensor) for name in sequence[start : start + count]), Fraction())
+        here = Counter(sequence[start : start + count])
+        held = sum((number * _held(mixers[name], tensor) for name, number in here.items()), Fraction())
         shares.append(held / whole if whole else Fraction(count, len(sequence)) / tensor)
         start += count
     return shares

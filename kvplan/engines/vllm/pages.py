@@ -152,11 +152,16 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
     starts = [stage for stage, count in enumerate(stages) for _ in range(count)]
     tokens = resolved.speculation.tokens if resolved.speculation else 0
     units: list[Unit] = []
-    names = [*spec.sequence(), *drafts]
-    for index, name in enumerate(names):
+    made: dict[tuple[str, bool], list[Unit]] = {}
+    for index, name in enumerate((*spec.sequence(), *drafts)):
         stage = starts[index] if index < len(starts) else parallel.pipeline - 1
-        for branch in branches(spec.blocks[name]):
-            units.extend(_units(builder, branch, index, f"{index}.{name}", stage, tokens))
+        # Layers of one block differ in their place alone, and in whether they are skipped.
+        key = (name, str(index) in resolved.skip_layers)
+        if key not in made:
+            made[key] = [
+                unit for branch in branches(spec.blocks[name]) for unit in _units(builder, branch, index, name, tokens)
+            ]
+        units += [replace(unit, name=f"{index}.{unit.name}", stage=stage) for unit in made[key]]
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
     _check_block(resolved.block_size, used, device)
     if spec.model_type in load_rules("vllm")["unverified_models"]:
@@ -246,10 +251,8 @@ def _check_ranks(layer: kinds.SingleLayer, ranks: int, name: str) -> None:
         )
 
 
-def _units(
-    builder: _Builder, layer: kinds.SingleLayer, index: int, name: str, stage: int, drafted: int
-) -> Iterator[Unit]:
-    """The cache layers that one mixer of one layer makes."""
+def _units(builder: _Builder, layer: kinds.SingleLayer, index: int, name: str, drafted: int) -> Iterator[Unit]:
+    """The cache layers that one mixer of one layer makes, all of the first stage."""
     if isinstance(layer, kinds.SharedCache | kinds.NoCache):
         return
     if isinstance(layer, kinds.Lightning) and not builder.rules["lightning_layers"]:
@@ -257,10 +260,10 @@ def _units(
             f"--engine: vLLM {builder.rules.version} has no lightning attention, which {builder.spec.id} needs; "
             f"the last release that has it: vllm@0.23"
         )
-    _check_ranks(layer, builder.parallel.tensor, name)
+    _check_ranks(layer, builder.parallel.tensor, f"{index}.{name}")
     sharded = shard_layer(layer, builder.parallel.tensor)
     if isinstance(layer, kinds.RECURRENT):
-        yield _state_unit(builder, sharded, name, stage, drafted)
+        yield _state_unit(builder, sharded, name, drafted)
         return
     skipped = builder.is_skipped(layer, index)
     dtype = "auto" if skipped else builder.resolved.kv_cache_dtype
@@ -269,7 +272,7 @@ def _units(
         dtype = backend.auto_dtype
     parts = _parts(builder, sharded, dtype, backend)
     if isinstance(sharded, kinds.CompressedSparse):
-        yield from _compressed_units(builder.rules, sharded, parts, name, stage, backend)
+        yield from _compressed_units(builder.rules, sharded, parts, name, backend)
         return
     window = getattr(sharded, "window", None) or getattr(sharded, "chunk", None)
     if builder.spec.model_type in load_rules("vllm")["window_plus_one"] and isinstance(layer, kinds.SlidingWindow):
@@ -282,7 +285,7 @@ def _units(
         shape = (part.name, part.dtype, part.entry_bytes, replace_query(sharded) if not keys else None)
         indexer = backends()[builder.indexer_backend] if keys and backend.latent else None
         yield Unit(
-            name=f"{name}.{part.name}" if keys else name, stage=stage, family=family, entry_bytes=part.entry_bytes,
+            name=f"{name}.{part.name}" if keys else name, stage=0, family=family, entry_bytes=part.entry_bytes,
             formula=part.entry_formula, shape=shape, backend=indexer or backend, ratio=part.stored.ratio,
             window=None if keys else window, skipped=skipped, packed=keys and part.stored.ratio > 1,
         )  # fmt: skip
@@ -319,7 +322,7 @@ def replace_query(layer: Any) -> tuple[Any, ...]:
     return tuple(getattr(layer, name, None) for name in names)
 
 
-def _state_unit(builder: _Builder, layer: Any, name: str, stage: int, drafted: int) -> Unit:
+def _state_unit(builder: _Builder, layer: Any, name: str, drafted: int) -> Unit:
     """A recurrent layer: one page holds all its state tensors; drafted tokens widen the convolution."""
     if drafted and hasattr(layer, "conv_kernel") and not isinstance(layer, kinds.Mamba1):
         layer = replace(layer, conv_kernel=layer.conv_kernel + drafted)
@@ -327,14 +330,14 @@ def _state_unit(builder: _Builder, layer: Any, name: str, stage: int, drafted: i
     checkpoint = builder.rules["mamba2_checkpoint_blocks"] if isinstance(layer, kinds.Mamba2) else 0
     size = sum(part.entry_bytes for part in parts)
     return Unit(
-        name=name, stage=stage, family="state", entry_bytes=size,
+        name=name, stage=0, family="state", entry_bytes=size,
         formula=" + ".join(part.entry_formula for part in parts),
         shape=(layer.kind, tuple((part.dtype, part.entry_bytes) for part in parts)), checkpoint_blocks=checkpoint,
     )  # fmt: skip
 
 
 def _compressed_units(
-    rules: Rules, layer: kinds.CompressedSparse, parts: tuple[Part, ...], name: str, stage: int, backend: Backend
+    rules: Rules, layer: kinds.CompressedSparse, parts: tuple[Part, ...], name: str, backend: Backend
 ) -> Iterator[Unit]:
     """DeepSeek V4: a window layer, compressed entries with their index keys, and paged compressor states."""
     table = load_rules("vllm")["compressed_sparse"]
@@ -342,7 +345,7 @@ def _compressed_units(
     for part in sorted(parts, key=lambda part: order.index(part.name)):
         if part.role != "state" and not (part.stored.grows or part.stored.constant):
             continue
-        common: dict[str, Any] = {"name": f"{name}.{part.name}", "stage": stage, "alignment": table["alignment"],
+        common: dict[str, Any] = {"name": f"{name}.{part.name}", "stage": 0, "alignment": table["alignment"],
                                   "formula": part.entry_formula, "backend": backend, "packed": True}  # fmt: skip
         if part.role == "state":
             assert layer.ratio is not None
