@@ -104,22 +104,18 @@ def estimate_served(
     settings: Mapping[str, Any],
     available_bytes: Sequence[int] = (),
     notes: Sequence[str] = (),
-    help_wanted: bool = True,
     **asked: Any,
 ) -> ServedEstimate:
     """Estimate one model as `engine` would serve it on `gpu`.
 
     `settings` are the engine's own flags, `asked` the arguments of `kvplan.estimate` other than the device, `notes`
-    warnings of whoever read the flags. The context is the length that the engine plans for. Without `help_wanted` no
-    changes are tried out. Raises InputError as the engine would.
+    warnings of whoever read the flags. The context is the length that the engine plans for. Raises InputError as the
+    engine would.
     """
     if gpu is None:
         raise InputError("--gpu: found nothing beside --engine, expected the device to serve on, such as --gpu h100")
     parallel = parallel_from(settings)
-    serving = serve(
-        loaded, engine, find(gpu), settings,
-        parallel=parallel, available_bytes=available_bytes, help_wanted=help_wanted,
-    )  # fmt: skip
+    serving = serve(loaded, engine, find(gpu), settings, parallel=parallel, available_bytes=available_bytes)
     base = estimate(loaded, **{**asked, "ctx": serving.engine.max_model_len})
     per_gpu = _needed_per_gpu(loaded, base, parallel.tensor, asked)
     return _joined(base, serving, per_gpu, notes)
