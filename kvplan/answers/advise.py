@@ -23,7 +23,7 @@ from kvplan.hardware.accelerators import Accelerator, find
 from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import LoadedModel
-from kvplan.units import GIB, parse_bytes, parse_tokens
+from kvplan.units import GIB, parse_bytes, parse_tokens, tokens
 
 Goal: TypeAlias = Literal["capacity", "latency", "idle-sessions", "context"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -153,6 +153,10 @@ def advise(
     context, _ = resolve_context(spec, ctx)
     tier = parse_offload(offload) if offload is not None else _host_tier(device)
     shared = None if share_prefix is None else parse_tokens(share_prefix, "--share-prefix")
+    if shared is not None and shared >= context:
+        raise InputError(
+            f"--share-prefix: found {tokens(shared)} tokens, expected fewer than the {tokens(context)} of the context"
+        )
     deployment, notes = _deployment(loaded, device, num_gpus, context, batch, block_size, pool)
     now = deployment.standing(base)
     found, ruled = candidates(spec, name, device, base, num_gpus, shared, tier)

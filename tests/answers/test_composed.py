@@ -64,7 +64,8 @@ def test_the_most_sequences_fit_and_one_more_does_not(
     most = cache.most_sequences(budget, 10**9)
     if most:
         assert cache.batch_bytes(most) <= budget
-    assert cache.batch_bytes(most + 1) > budget
+    if most < 10**9:  # sequences that are equal to the last token cost nothing beside the first
+        assert cache.batch_bytes(most + 1) > budget
 
 
 @given(models, lengths, st.integers(1, 64))
