@@ -1,0 +1,101 @@
+"""Lines that may say something, out of a log of any size, in constant memory.
+
+Two speeds. Where an engine may be starting, one pattern with every anchor is run over the text. Once that has been
+silent for a while, only the few anchors that a restart or a failure can't do without are looked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, cast
+
+from kvplan.errors import InputError
+
+CHUNK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
+FULL_BYTES = 16 << 20
+FULL_BYTES_A_START = 64 << 20
+_BEFORE, _AFTER = 4 << 10, 64 << 10
+
+
+def opened(stream: IO[bytes]) -> IO[bytes]:
+    """`stream`, unpacked when it is gzip. Reads two bytes ahead where the stream can't be asked."""
+    import io
+
+    buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(cast(io.RawIOBase, stream))
+    if buffered.peek(2)[:2] == b"\x1f\x8b":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=buffered))
+    return cast(IO[bytes], buffered)
+
+
+class Scanner:
+    """Iterates over (line number, line, whether it ended in a newline) of the lines that hold an anchor.
+
+    The reader sets `engine` to watch for that engine's anchors only, and calls `wake` at a line that belongs to a
+    start. A line longer than MAX_LINE_BYTES is searched piece by piece.
+    """
+
+    def __init__(self, stream: IO[bytes], anchors: re.Pattern[bytes], watched: Mapping[str, Sequence[bytes]]) -> None:
+        self.engine: str | None = None
+        self.lines = 0
+        self._stream = stream
+        self._anchors = anchors
+        self._watched = watched
+        self._all_watched = [anchor for engine in watched.values() for anchor in engine[:1]]
+        self._full = FULL_BYTES
+        self._budget = FULL_BYTES_A_START
+
+    def wake(self, *, start: bool) -> None:
+        """Look at every anchor for another stretch; a start renews how much of that there may be."""
+        if start:
+            self._budget = FULL_BYTES_A_START
+        self._full = FULL_BYTES
+
+    def __iter__(self) -> Iterator[tuple[int, bytes, bool]]:
+        tail = b""
+        while chunk := self._read():
+            data = tail + chunk if tail else chunk
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) < MAX_LINE_BYTES:
+                tail = data
+                continue
+            end = end or len(data)
+            yield from self._lines(data, end)
+            tail = data[end:]
+        if tail:
+            yield from self._lines(tail, len(tail))
+
+    def _read(self) -> bytes:
+        try:
+            return self._stream.read(CHUNK_BYTES)
+        except (OSError, EOFError) as error:
+            raise InputError(f"LOG: can't be read to its end ({error}), expected a readable log") from None
+
+    def _lines(self, data: bytes, end: int) -> Iterator[tuple[int, bytes, bool]]:
+        first = self.lines + 1
+        if self._worth_a_look(data, end):
+            position = 0
+            counted, number = 0, first
+            while (hit := self._anchors.search(data, position, end)) is not None:
+                begin = data.rfind(b"\n", 0, hit.start()) + 1
+                stop = data.find(b"\n", hit.end(), end)
+                ended = stop >= 0
+                stop = stop if ended else end
+                number += data.count(b"\n", counted, begin)
+                counted = begin
+                # A hit deep inside a huge line shows what stands around it.
+                cut = min(stop, hit.end() + _AFTER)
+                yield number, data[max(begin, hit.start() - _BEFORE) : cut], ended or cut < stop
+                position = cut + 1
+        newlines = data.count(b"\n", 0, end)
+        self.lines += newlines + (0 if data[end - 1 : end] == b"\n" else 1)
+
+    def _worth_a_look(self, data: bytes, end: int) -> bool:
+        if self._full > 0 and self._budget > 0:
+            self._full -= end
+            self._budget -= end
+            return True
+        watched = self._watched.get(self.engine or "", self._all_watched)
+        return any(data.find(anchor, 0, end) >= 0 for anchor in watched)
