@@ -70,8 +70,8 @@ def _v0(case: dict[str, Any]) -> list[str]:
         )
     if case.get("refused") or (seen.get("kv_tokens") or 1 << 60) < args["max_model_len"]:
         lines.append(
-            f"ValueError: The model's max seq len ({args['max_model_len']}) is larger than the maximum number of tokens "
-            f"that can be stored in KV cache ({seen['kv_tokens']}). Try increasing `gpu_memory_utilization`"
+            f"ValueError: The model's max seq len ({args['max_model_len']}) is larger than the maximum number of "
+            f"tokens that can be stored in KV cache ({seen['kv_tokens']}). Try increasing `gpu_memory_utilization`"
         )
     return lines
 
@@ -83,8 +83,8 @@ def v0_profile(memory: dict[str, Any]) -> list[str]:
         f"INFO worker.py:266] the current vLLM instance can use total_gpu_memory ({total:.2f}GiB) x "
         f"gpu_memory_utilization ({share:.2f}) = {total * share:.2f}GiB",
         f"INFO worker.py:266] model weights take {memory['weights_gib']:.2f}GiB; non_torch_memory takes "
-        f"{memory['non_torch_gib']:.2f}GiB; PyTorch activation peak memory takes {memory['activation_gib']:.2f}GiB; the "
-        f"rest of the memory reserved for KV Cache is {memory['available_gib']:.2f}GiB.",
+        f"{memory['non_torch_gib']:.2f}GiB; PyTorch activation peak memory takes {memory['activation_gib']:.2f}GiB; "
+        f"the rest of the memory reserved for KV Cache is {memory['available_gib']:.2f}GiB.",
     ]
 
 
@@ -127,10 +127,11 @@ def _v1(case: dict[str, Any], version: tuple[int, ...]) -> list[str]:
 def in_all(memory: dict[str, Any], rank: str = "(Worker_TP0 pid=101) INFO 01-02 [gpu_worker.py:391]") -> str:
     """The line of 0.10.2 and later that sums a start up."""
     total, share = memory["total_gib"], memory["gpu_memory_utilization"]
+    graphs = memory.get("graphs_gib", 0)
     return (
-        f"{rank} Free memory on device ({memory.get('free_gib', total - 0.5):.2f}/{total:.2f} GiB) on startup. Desired GPU "
-        f"memory utilization is ({share}, {memory.get('requested_gib', total * share):.2f} GiB). Actual usage is "
+        f"{rank} Free memory on device ({memory.get('free_gib', total - 0.5):.2f}/{total:.2f} GiB) on startup. Desired "
+        f"GPU memory utilization is ({share}, {memory.get('requested_gib', total * share):.2f} GiB). Actual usage is "
         f"{memory['weights_gib']:.2f} GiB for weight, {memory['activation_gib']:.2f} GiB for peak activation, "
-        f"{memory['non_torch_gib']:.2f} GiB for non-torch memory, and {memory.get('graphs_gib', 0):.2f} GiB for CUDAGraph "
-        "memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1` (0.0 GiB) to fit into requested memory."
+        f"{memory['non_torch_gib']:.2f} GiB for non-torch memory, and {graphs:.2f} GiB for CUDAGraph memory. "
+        "Replace gpu_memory_utilization config with `--kv-cache-memory=1` (0.0 GiB) to fit into requested memory."
     )
