@@ -236,7 +236,8 @@ class _Composer:
             made.value = source.value if made.tag else self._scalar(source)
         if made.size > MAX_EXPANDED_NODES:
             raise InputError(
-                f"{where}: found more than {MAX_EXPANDED_NODES:,} nodes once aliases are expanded, expected a smaller document"
+                f"{where}: found more than {MAX_EXPANDED_NODES:,} nodes once aliases are expanded, "
+                "expected a smaller document"
             )
         self.open.discard(key)
         self.done[key] = made
