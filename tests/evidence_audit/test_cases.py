@@ -6,13 +6,13 @@ import io
 from typing import Any
 
 import pytest
-from engine_text import engine_cases, engine_log, loaded_of
-from log_text import GIB, START_UPS, in_all, v0_profile, vllm_cases, vllm_log
 
 from kvplan.engines.base import Device
 from kvplan.evidence.ask import Given
 from kvplan.evidence.audit import Audit, audit
 from kvplan.evidence.reader import read_lines, read_log
+from tests.evidence_audit.engine_text import engine_cases, engine_log, loaded_of
+from tests.evidence_audit.log_text import GIB, START_UPS, in_all, v0_profile, vllm_cases, vllm_log
 
 VLLM = vllm_cases()
 ENGINES = engine_cases()
@@ -36,14 +36,8 @@ def test_vllm_case_is_reproduced_from_its_log(case: dict[str, Any]) -> None:
     assert answer.version == case["version"]
     assert answer.checks
     assert all(check.agrees for check in answer.checks), [check for check in answer.checks if not check.agrees]
-    wanted = {
-        "available_kv_gib": "available",
-        "kv_tokens": "tokens",
-        "needed_kv_gib": "needed",
-        "max_conc": "concurrency",
-    }
-    read = {figure.name for figure in answer.figures}
-    assert {name for key, name in wanted.items() if key in case["observed"] and key != "kv_tokens"} <= read
+    wanted = {"available_kv_gib": "available", "needed_kv_gib": "needed", "max_conc": "concurrency"}
+    assert {wanted[key] for key in wanted if key in case["observed"]} <= {figure.name for figure in answer.figures}
     if not case.get("poorest_rank"):
         assert "rank minimum" not in {check.verdict for check in answer.checks}
 
