@@ -76,6 +76,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each kind of answer, by file name."""
     from kvplan import estimator, served
     from kvplan.answers import advise, compare, explain, techniques
+    from kvplan.simulator import scenario
 
     return {
         "advise": advise.json_schema(),
@@ -83,6 +84,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "estimate": estimator.json_schema(),
         "estimate-engine": served.json_schema(),
         "explain": explain.json_schema(),
+        "scenario": scenario.json_schema(),
         **techniques.json_schemas(),
     }
 

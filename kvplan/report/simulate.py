@@ -109,16 +109,18 @@ def _time(seconds: float) -> str:
     return f"{seconds:,.2f} s" if seconds >= 1 else f"{seconds * 1e3:,.2f} ms"
 
 
-def print_comparison(runs: Sequence[Mapping[str, Any]], spread: Mapping[str, Any] | None) -> None:
+def print_comparison(runs: Sequence[Mapping[str, Any]], spread: Sequence[Mapping[str, Any]] | None) -> None:
     """One line a run."""
-    table = plain_table("settings")
-    for heading in ("state", "TTFT p99", "TPOT p99", "tokens/s", "goodput", "hits", "preempted", "pool peak"):
-        table.add_column(heading, justify="right")
-    for result in runs:
+    console = stdout()
+    table = plain_table("run")
+    for heading in ("state", "TTFT p99", "TPOT p99", "tokens/s", "goodput", "hits", "preempted", "pool"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, result in enumerate(runs, start=1):
         latency = result["latency"]
-        settings = ", ".join(f"{key}={value}" for key, value in result["settings"].items())
+        settings = [f"{key}={value}" for key, value in (*result["settings"].items(), ("seed", result["seed"]))]
+        console.print(f"run {number}: {', '.join(settings)}")
         table.add_row(
-            settings or f"seed={result['seed']}",
+            str(number),
             result["stability"],
             _time(latency["ttft_s"]["p99"]),
             _time(latency["tpot_s"]["p99"]),
@@ -128,10 +130,13 @@ def print_comparison(runs: Sequence[Mapping[str, Any]], spread: Mapping[str, Any
             f"{result['preemptions']:,}",
             f"{result['pool']['peak_use']:.1%}" if "pool" in result else "-",
         )
-    console = stdout()
     console.print(table)
-    for name, figures in (spread or {}).items():
-        console.print(f"{name}: mean {figures['mean']:.6g}, standard deviation {figures['stdev']:.3g} over seeds")
+    for group in spread or ():
+        named = ", ".join(f"{key}={value}" for key, value in group["settings"].items())
+        for name, figures in group.items():
+            if name != "settings":
+                line = f"{name}: mean {figures['mean']:.6g}, standard deviation {figures['stdev']:.3g} over seeds"
+                console.print(f"{named} {line}".strip())
 
 
 def print_max_rate(found: Mapping[str, Any]) -> None:

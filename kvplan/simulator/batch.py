@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvplan.simulator.laws import Growth, Layout
-from kvplan.simulator.request import UNSET, Request
+from kvplan.simulator.request import FOREVER, UNSET, Request
 
 if TYPE_CHECKING:
     from kvplan.performance.step import StepTime
-
-FOREVER = 1 << 120
 
 
 class Batch:

@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from kvplan.simulator.admission import Start, could_admit, plan_start, refusal
-from kvplan.simulator.batch import FOREVER, Batch
+from kvplan.simulator.batch import Batch
 from kvplan.simulator.laws import Layout
-from kvplan.simulator.moves import begin_loads, end_loads
+from kvplan.simulator.moves import begin_loads, end_loads, give_way
 from kvplan.simulator.pace import span, steps_until
 from kvplan.simulator.pool import Pool
-from kvplan.simulator.request import UNSET, Request
+from kvplan.simulator.request import FOREVER, UNSET, Request
 from kvplan.simulator.settings import Settings
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class Engine:
                 return
         if self.batch.size:
             self._decode_steps(limit, extra, applied)
-        elif self.tier is not None and self.tier.loading:
-            self.now = max(self.now + 1, limit)
+        elif self.tier is not None and (self.tier.loading or give_way(self)):
+            self.now = max(self.now + 1, limit) if self.tier.loading else self.now
         else:
             assert extra or applied or not self.waiting, "a request waits, nothing runs and it can't be admitted"
             self.now += extra

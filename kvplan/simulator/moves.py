@@ -40,6 +40,19 @@ def end_loads(engine: Engine, tier: TierState) -> None:
         engine.enqueue(request, front=True)
 
 
+def give_way(engine: Engine) -> bool:
+    """Take the blocks back from the last request that waits with loaded ones; its full blocks stay in the pool.
+
+    Needed when nothing runs and the head lacks blocks that only such requests hold.
+    """
+    for request in reversed(engine.waiting):
+        if request.ready:
+            engine.pool.release(request)
+            request.ready, request.stored, request.hit_tokens, request.tier_tokens = False, 0, 0, 0
+            return True
+    return False
+
+
 def evacuate(engine: Engine) -> list[Request]:
     """Empty a lost replica: the requests that were on it, as if nothing had been computed for them."""
     loading = list(engine.tier.loading.values()) if engine.tier is not None else []

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from kvplan.simulator.pool import Extent
 
 UNSET = -1
+#: later than any time and more than any length
+FOREVER = 1 << 120
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +53,7 @@ class Request:
     joined: int = UNSET
     base: int = 0
     last_step: int = UNSET
-    cap: int = 1 << 62
+    cap: int = FOREVER
     swapped: bool = False
     own_blocks: int = 0
     registered: int = 0

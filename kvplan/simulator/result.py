@@ -65,8 +65,8 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
             "e2e_s": _distribution(metrics.e2e),
             "queue_s": _distribution(metrics.queue),
         },
-        "goodput": metrics.good / metrics.measured if metrics.measured else 0.0,
-        "good_requests_per_s": _per(metrics.good, span),
+        "goodput": _per(metrics.good, metrics.measured),
+        "good_requests_per_s": _per(metrics.good, metrics.measured) * _per(metrics.finished, span),
         "mean_in_system": metrics.sojourn / TICKS / span if span else 0.0,
         "prefix_cache": {
             "hit_tokens": metrics.hit_tokens,

@@ -6,11 +6,10 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Protocol
 
-from kvplan.simulator.batch import FOREVER
 from kvplan.simulator.engine import Engine
 from kvplan.simulator.metrics import Metrics
 from kvplan.simulator.moves import evacuate
-from kvplan.simulator.request import Request
+from kvplan.simulator.request import FOREVER, Request
 
 
 class Replica(Protocol):

@@ -25,10 +25,14 @@ def _rate(value: Any) -> Any:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-SecondsOrZero = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
-Bandwidth = Annotated[int, BeforeValidator(_rate), Field(gt=0)]
+Seconds = Annotated[
+    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0, allow_inf_nan=False)
+]
+SecondsOrZero = Annotated[
+    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(ge=0, allow_inf_nan=False)
+]
+Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(gt=0)]
+Bandwidth = Annotated[int, BeforeValidator(_rate, json_schema_input_type=int | str), Field(gt=0)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -338,16 +342,23 @@ def change(data: dict[str, Any], key: str, value: Any) -> None:
         else:
             choices = [*SHORT, *(field.replace("_", "-") for field in EngineSettings.model_fields)]
             raise InputError(f"--vary: found {show(key)}, expected a setting{did_you_mean(key, choices)}")
-    *folders, leaf = path.split(".")
-    place = data
+    *folders, leaf = path.replace("-", "_").split(".")
+    place: Any = data
     for folder in folders:
-        place = place.setdefault(folder.replace("-", "_"), {})
-        if not isinstance(place, dict):
-            raise InputError(f"--vary: found {show(key)}, expected a setting inside a mapping")
-    place[leaf.replace("-", "_")] = value
+        if isinstance(place, list) and folder.isdecimal() and int(folder) < len(place):
+            place = place[int(folder)]
+        elif isinstance(place, dict):
+            place = place.setdefault(folder, {})
+        else:
+            place = None
+    if not isinstance(place, dict):
+        raise InputError(f"--vary: found {show(key)}, expected a setting inside a mapping")
+    place[leaf] = value
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file."""
     schema = Scenario.model_json_schema()
+    law = schema["$defs"]["Law"]
+    schema["$defs"]["Law"] = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, law]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "kvplan scenario"}

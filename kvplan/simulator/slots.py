@@ -6,8 +6,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
-from kvplan.simulator.batch import FOREVER
-from kvplan.simulator.request import Request
+from kvplan.simulator.request import FOREVER, Request
 
 if TYPE_CHECKING:
     from kvplan.simulator.engine import Observer

@@ -178,8 +178,15 @@ def _headline(result: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def spread(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean and standard deviation over seeds of the headline figures."""
+def spread(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each combination of settings, mean and standard deviation over seeds of the headline figures."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(json.dumps(result.get("settings", {})), []).append(result)
+    return [{"settings": members[0].get("settings", {}), **_spread(members)} for members in groups.values()]
+
+
+def _spread(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     found = {}
     for name in _headline(results[0]):
         values = [_headline(result)[name] for result in results]

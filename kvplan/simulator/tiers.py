@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvplan.performance.reads import TICKS
-from kvplan.simulator.batch import FOREVER
+from kvplan.simulator.request import FOREVER, Request
 
 if TYPE_CHECKING:
     from kvplan.simulator.pool import Extent
-    from kvplan.simulator.request import Request
 
 
 class Link:
