@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import kvplan
-from kvplan.cli import advise, compare, estimate, explain, gpus, models, techniques
+from kvplan.cli import advise, compare, estimate, explain, gpus, models, serve, techniques
 from kvplan.errors import KvplanError
 
 EXIT_CODES = (
@@ -49,6 +49,7 @@ app.command(epilog=EXIT_CODES, context_settings={"allow_extra_args": True, "igno
 app.command(epilog=EXIT_CODES)(explain.explain)
 app.command(epilog=EXIT_CODES)(compare.compare)
 app.command(epilog=EXIT_CODES)(advise.advise)
+app.command(epilog=EXIT_CODES)(serve.serve)
 app.add_typer(techniques.app, name="techniques")
 app.add_typer(models.app, name="models")
 app.add_typer(gpus.app, name="gpus")

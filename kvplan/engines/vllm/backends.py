@@ -77,11 +77,11 @@ def backends() -> dict[str, Backend]:
     return made
 
 
-def find_backend(name: str) -> Backend:
+def find_backend(name: object) -> Backend:
     """The backend that --attention-backend names. Raises InputError."""
-    found = backends().get(name.strip().upper())
+    found = backends().get(str(name).strip().upper())
     if found is None:
-        near = did_you_mean(name, backends())
+        near = did_you_mean(str(name), backends())
         raise InputError(f"--attention-backend: found {show(name)}, expected one of {', '.join(backends())}{near}")
     return found
 
