@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kvplan.check.manifests.containers import ContainerReading, items_of, mapping_text, scalar_text, take_script
+from kvplan.check.manifests.containers import (
+    ContainerReading,
+    items_of,
+    mapping_text,
+    scalar_at,
+    scalar_text,
+    take_script,
+)
 from kvplan.check.manifests.finish import ReadFile, finish, with_pulled_model
 from kvplan.check.manifests.pods import memory_bytes, whole
 from kvplan.check.manifests.reading import AcceleratorReading, Finding, FoundCommand, Surroundings
@@ -212,11 +219,10 @@ class _Service:
 
     def _script(self, shell: Shell, image: str, reading: ContainerReading) -> None:
         text, line = shell.script.text, shell.script.line
-        for key in ("command", "entrypoint"):
-            for item in items_of(self.node.get(key)):
-                if item.line == shell.script.line and not isinstance(item.value, (dict, list)):
-                    text, line = script_text(item, self.source.lines)
-                    text = self.variables.fill(text)
+        item = scalar_at(self.node, ("command", "entrypoint"), shell.script.line)
+        if item is not None:
+            text, line = script_text(item, self.source.lines)
+            text = self.variables.fill(text)
         found = read_script_text(
             text,
             environment={**self.environment, **shell.environment},
@@ -253,7 +259,7 @@ class _Service:
             version=version,
             accelerator=self._devices(),
             replicas=self._replicas(),
-            condition=condition,
+            condition=condition or self._profiles(),
             downloads=reading.downloads if reading else None,
             surroundings=self._surroundings(),
         )
@@ -304,6 +310,11 @@ class _Service:
                     found[target] = self.variables.fill(text)
         return found
 
+    def _profiles(self) -> str:
+        """The profiles without which the service doesn't run."""
+        names = [item.text for item in items_of(self.node.get("profiles"))]
+        return f"profile {' or '.join(names)}" if names else ""
+
     def _replicas(self) -> int:
         deploy = self.node.get("deploy")
         return whole(deploy.get("replicas") if deploy else None, whole(self.node.get("scale"), 1))
@@ -314,7 +325,8 @@ class _Service:
         reservations = resources.get("reservations") if resources else None
         listed = items_of(reservations.get("devices") if reservations else None)
         for device in [*listed, *items_of(self.node.get("gpus"))]:
-            ids = tuple(item.text for item in items_of(device.get("device_ids")))
+            filled = [self.variables.fill(item.text) for item in items_of(device.get("device_ids"))]
+            ids = tuple(part.strip() for text in filled for part in text.split(",") if part.strip())
             if ids:
                 return AcceleratorReading(None, len(ids), f"device_ids {', '.join(ids)}", devices=ids)
             count = self.variables.fill(scalar_text(device.get("count")))

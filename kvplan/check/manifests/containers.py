@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvplan.check.manifests.source import Source, script_text
@@ -17,6 +17,7 @@ from kvplan.errors import InputError
 from kvplan.files import YamlNode
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
+_SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
 
@@ -152,13 +153,27 @@ def read_container(
     if isinstance(head, Head):
         if not (entrypoint or arguments):
             line = container.key_lines.get("image", container.line)
-        _start(reading, head, line)
+        _start(reading, _without_shell(head, reading), line)
     elif isinstance(head, Shell):
         reading.mistakes += [("entrypoint-repeated", mistake, line) for mistake in head.mistakes]
         _script(source, reading, head, container, image)
-    hook = container.get("lifecycle")
-    _hooks(source, reading, hook)
+    _hooks(source, reading, container.get("lifecycle"))
     return reading
+
+
+def _without_shell(head: Head, reading: ContainerReading) -> Head:
+    """A head whose `${VAR}` no shell expands: the engine would get the text itself."""
+    words = []
+    for word in head.arguments:
+        names = _SHELL_VARIABLE.findall(word.text)
+        if names and not word.unknown and "{" not in word.text.partition("=")[2][:1]:
+            said = (f"{word.text[:60]!r} reaches the engine as it stands: no shell expands ${names[0]} here, "
+                    "Kubernetes only "
+                    f"$({names[0]})")  # fmt: skip
+            reading.mistakes.append(("unexpanded-variable", said, word.line))
+            word = replace(word, unknown=tuple(f"${name}, which nothing expands" for name in names))
+        words.append(word)
+    return replace(head, arguments=tuple(words))
 
 
 def _start(reading: ContainerReading, head: Head, line: int) -> None:
@@ -217,7 +232,7 @@ def _split(word: Word) -> list[Word]:
 
 def _script(source: Source, reading: ContainerReading, shell: Shell, container: YamlNode, image: str) -> None:
     """The script that a container gives to a shell."""
-    node = _scalar_with(container, shell.script)
+    node = scalar_at(container, ("args", "command"), shell.script.line)
     text, line = script_text(node, source.lines) if node is not None else (shell.script.text, shell.script.line)
     text = _expanded(text, line, reading.environment, keep=True).text
     found = read_script_text(
@@ -265,12 +280,10 @@ def _hooks(source: Source, reading: ContainerReading, hook: YamlNode | None) -> 
         reading.pulled += found.pulled
 
 
-def _scalar_with(container: YamlNode, script: Word) -> YamlNode | None:
-    for name in ("args", "command"):
-        for node in items_of(container.get(name)):
-            if node.line == script.line and not isinstance(node.value, (dict, list)):
-                return node
-    return None
+def scalar_at(mapping: YamlNode, keys: Sequence[str], line: int) -> YamlNode | None:
+    """The longest scalar among the elements under `keys` that starts at `line`: a script beside its `sh` and `-c`."""
+    nodes = [node for key in keys for node in items_of(mapping.get(key)) if not isinstance(node.value, (dict, list))]
+    return max((node for node in nodes if node.line == line), key=lambda node: len(node.text), default=None)
 
 
 def scalar_text(node: YamlNode | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from kvplan.check.manifests import host_findings, model_findings
@@ -101,7 +102,14 @@ def _refused(found: FoundCommand) -> Iterable[Finding]:
         name = text.split(": ")[1] if text.startswith("line ") else text.split(":")[0]
         flag = name.split(" ")[0].lstrip("-").replace("-", "_")
         plain = text.partition(": ")[2] if text.startswith("line ") else text
-        yield finding(found, "refused-value", "error", f"{found.command.engine} refuses this at start: {plain}", flag)
+        template = (
+            ("; a number with an exponent is one printed by a template")
+            if re.search(r"'[0-9.]+e\+?[0-9]+'", plain)
+            else ""
+        )
+        yield finding(
+            found, "refused-value", "error", f"{found.command.engine} refuses this at start: {plain}{template}", flag
+        )
 
 
 def _overridden(found: FoundCommand) -> Iterable[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvplan.check.manifests.containers import ConfigMap, ContainerReading, items_of, read_container, scalar_text
@@ -79,7 +79,7 @@ def config_maps(documents: Sequence[Document]) -> dict[str, ConfigMap]:
 
 def read_kubernetes(source: Source, nodes: Sequence[YamlNode]) -> Result:
     """Every launch command in a file of Kubernetes objects."""
-    from kvplan.check.manifests import kserve, ray
+    from kvplan.check.manifests import charts, kserve, ray
 
     result = Result()
     documents = documents_of(nodes)
@@ -88,12 +88,17 @@ def read_kubernetes(source: Source, nodes: Sequence[YamlNode]) -> Result:
     for document in documents:
         if document.kind == "RayService":
             ray.read_service(source, document, result)
+        elif document.kind == "RayJob":
+            ray.read_job(source, document, result)
+        elif document.kind == "Model" and scalar_text(document.node.get("apiVersion")).startswith("kubeai"):
+            charts.read_kubeai_model(source, document, result)
         elif document.kind in ("InferenceService", "LLMInferenceService"):
             kserve.read_service(source, document, documents, maps, result)
         if document.kind in _SEPARATE or document.kind == "ConfigMap":
             continue
         _object(source, document, maps, scales.get((document.kind, document.name)), result)
     kserve.read_runtimes(source, documents, maps, result)
+    result.findings += _service_names(documents, result.commands)
     return result
 
 
@@ -121,19 +126,47 @@ def _object(
     sized = {pod.role: pod for pod in pods if pod.role}
     for pod in pods:
         replicas: int | dict[str, int] = scale or whole(pod.nearest("replicas"), whole(pod.nearest("parallelism"), 1))
-        size = whole(pod.nearest("size"), 1) if pod.role else 1
-        count = group_devices(sized, size) if pod.role else None
+        count = group_devices(sized, pod)
         for container, path in pod_containers(pod):
-            given = group_variables(pod, size)
+            given = group_variables(pod)
             reading = read_container(source, container, maps, given)
             name = scalar_text(container.get("name"))
-            role = f"{pod.role} " if pod.role and name != pod.role else ""
+            role = f"{pod.role} " if pod.role in ("leader", "worker") and name != pod.role else ""
             place = f"{document.place} {role}container {name}".strip()
             result.notes += reading.notes
             result.findings += [Finding(rule, "error", text, line, place) for rule, text, line in reading.mistakes]
-            group = document.place if pod.role else ""
-            found = place_starts(source, reading, container, pod, maps, place, path, count, group, size, replicas)
+            group = "" if pod.role in ("", "member") else document.place
+            found = place_starts(source, reading, container, pod, maps, place, path, count, group, pod.size, replicas)
             result.commands += found
+            result.findings += _probe(container, place) if found else ()
+
+
+_LOADING = 180
+
+
+def _probe(container: YamlNode, place: str) -> Iterator[Finding]:
+    """A liveness probe that kills the container before weights of any size are loaded, with no startup probe."""
+    probe = container.get("livenessProbe")
+    if probe is None or container.get("startupProbe") is not None:
+        return
+    wait = whole(probe.get("initialDelaySeconds"), 0)
+    allowed = wait + whole(probe.get("periodSeconds"), 10) * whole(probe.get("failureThreshold"), 3)
+    if allowed < _LOADING:
+        said = (f"the liveness probe kills the container {allowed} s after its start, and there is no startup "
+                "probe: loading "
+                f"weights takes minutes")  # fmt: skip
+        yield Finding(
+            "short-liveness-probe", "warning", said, container.key_lines.get("livenessProbe", probe.line), place
+        )
+
+
+def _service_names(documents: Sequence[Document], commands: Sequence[FoundCommand]) -> Iterator[Finding]:
+    """A Service called vllm makes Kubernetes set VLLM_PORT to an address in every pod beside it."""
+    starts = [found for found in commands if found.command.engine == "vllm"]
+    for document in documents:
+        if document.kind == "Service" and document.name == "vllm" and starts:
+            said = "a Service called vllm sets VLLM_PORT=tcp://... in the pods beside it, which vLLM reads as its port"
+            yield Finding("service-name", "warning", f"{said}: rename it", document.node.line, document.place)
 
 
 def place_starts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +16,10 @@ _FENCE = re.compile(r"^( {0,3}|\s*(?:[-*+]|\d+\.)?\s+)(`{3,}|~{3,})\s*([\w+.-]*)
 _PROMPT = re.compile(r"^\s*(?:[\w.-]+@[\w.-]+(?::[^$#]*)?\s*[$#]|[$%]|\([\w.-]+\)\s*[$#])\s+")
 _CONTINUED = re.compile(r"^\s*>\s?")
 _SHELLS = frozenset({
-    "", "bash", "sh", "shell", "zsh", "console", "terminal", "shell-session", "sh-session", "bash-session", "shellsession",
-    "text", "fish", "ksh", "cmd", "commandline", "command",
+    "", "bash", "sh", "shell", "zsh", "console", "terminal", "shell-session", "sh-session", "bash-session",
+    "shellsession", "text", "fish", "ksh", "cmd", "commandline", "command",
 })  # fmt: skip
-_PYTHON_CALL = re.compile(
-    r"\b(LLM|AsyncLLM|AsyncEngineArgs|EngineArgs|Engine)\s*\([^)]*?model[\w_]*\s*=\s*[\"']([^\"']+)"
-)
+_PYTHON_CALL = re.compile(r"\b(LLM|AsyncLLM|AsyncEngineArgs|EngineArgs|Engine)\s*\([^)]*?model\w*\s*=\s*[\"']([^\"']+)")
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,22 @@ def commands_only(rows: tuple[str, ...]) -> list[str]:
     return out
 
 
+def _read_rows(source: Source, rows: list[str], line: int, carrier: Carrier) -> Result:
+    """The commands of a block; when the whole is no script, as with printed output, each command by itself."""
+    try:
+        return read_shell(source, "\n".join(rows), line, carrier)
+    except InputError:
+        result = Result()
+        start = 0
+        for index, row in enumerate(rows):
+            if row.rstrip().endswith("\\"):
+                continue
+            with contextlib.suppress(InputError):
+                result.add(read_shell(source, "\n".join(rows[start : index + 1]), line + start, carrier))
+            start = index + 1
+        return result
+
+
 def read_markdown(source: Source) -> Result:
     """Every engine that the fenced commands start, each block on its own."""
     from kvplan.check.manifests.yaml_files import read_yaml_text
@@ -78,8 +93,7 @@ def read_markdown(source: Source) -> Result:
         try:
             if fence.language in _SHELLS:
                 rows = commands_only(fence.rows)
-                carrier = Carrier(place=f"{name} at line {fence.line}")
-                result.add(read_shell(source, "\n".join(rows), fence.line, carrier))
+                result.add(_read_rows(source, rows, fence.line, Carrier(place=f"{name} at line {fence.line}")))
             elif fence.language in ("yaml", "yml"):
                 result.add(read_yaml_text(source, "\n".join(fence.rows), fence.line - 1))
             elif fence.language in ("python", "py"):

@@ -12,6 +12,8 @@ from kvplan.check.manifests.reading import AcceleratorReading, Surroundings
 from kvplan.engines.commands import Word
 from kvplan.files import YamlNode
 
+# Mappings whose `size` is the number of pods that form one engine (LeaderWorkerSet, RoleBasedGroup).
+GROUPS = ("leaderWorkerTemplate", "leaderWorkerPattern", "leaderWorkerSet")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a mount path in a pod, nothing is written)
 _MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -35,11 +37,22 @@ class Pod:
 
     @property
     def role(self) -> str:
-        """`leader`, `worker`, or nothing."""
+        """`leader` or `worker` in a group of several pods, `member` where one template makes all of them."""
         names = [name for name, _ in self.above]
         if "leaderTemplate" in names:
             return "leader"
-        return "worker" if "workerTemplate" in names else ""
+        if "workerTemplate" in names:
+            return "worker"
+        return "member" if any(name in GROUPS for name in names) else ""
+
+    @property
+    def size(self) -> int:
+        """The pods of one group."""
+        for name, node in reversed(self.above):
+            group = node.get(name) if name in GROUPS else None
+            if group is not None and group.get("size") is not None:
+                return whole(group.get("size"), 1)
+        return whole(self.nearest("size"), 1) if self.role else 1
 
 
 def whole(node: YamlNode | None, default: int) -> int:
@@ -96,16 +109,17 @@ def pod_containers(pod: Pod) -> Iterator[tuple[YamlNode, str]]:
             yield container, f"{pod.path}.containers[{index}]"
 
 
-def group_variables(pod: Pod, size: int) -> dict[str, Word]:
-    """What the LeaderWorkerSet controller gives each pod."""
+def group_variables(pod: Pod) -> dict[str, Word]:
+    """What the controller of a group gives each pod."""
     if not pod.role:
         return {}
-    index = Word("0") if pod.role == "leader" else Word("$(LWS_WORKER_INDEX)", (f"LWS_WORKER_INDEX, 1 to {size - 1}",))
-    return {
-        "LWS_GROUP_SIZE": Word(str(size)),
-        "LWS_WORKER_INDEX": index,
-        "LWS_LEADER_ADDRESS": Word("$(LWS_LEADER_ADDRESS)", ("the leader's address",)),
-    }
+    given: dict[str, Word] = {}
+    for prefix in ("LWS", "RBG_LWP"):
+        index = Word(f"$({prefix}_WORKER_INDEX)", (f"{prefix}_WORKER_INDEX, 0 to {pod.size - 1}",))
+        given[f"{prefix}_GROUP_SIZE"] = Word(str(pod.size))
+        given[f"{prefix}_WORKER_INDEX"] = Word("0") if pod.role == "leader" else index
+        given[f"{prefix}_LEADER_ADDRESS"] = Word(f"$({prefix}_LEADER_ADDRESS)", ("the leader's address",))
+    return given
 
 
 def pod_request(pod: Pod) -> tuple[str, int | None] | None:
@@ -124,18 +138,23 @@ def container_request(container: YamlNode) -> tuple[str, int | None] | None:
     return None
 
 
-def group_devices(pods: Mapping[str, Pod], size: int) -> tuple[int | None, str] | None:
-    """The devices of all pods of a group: one leader and size - 1 workers."""
-    worker = pods.get("worker")
-    leader = pods.get("leader", worker)
+def group_devices(pods: Mapping[str, Pod], pod: Pod) -> tuple[int | None, str] | None:
+    """The devices of all pods of `pod`'s group: one leader and size - 1 workers, or as many alike."""
+    if not pod.role:
+        return None
+    alike = pod.role == "member"
+    worker = pod if alike else pods.get("worker")
+    leader = pod if alike else pods.get("leader", worker)
     if leader is None:
         return None
     first = pod_request(leader)
     rest = pod_request(worker) if worker is not None else first
     if first is None or first[1] is None or rest is None or rest[1] is None:
         return None
-    total = first[1] + rest[1] * (size - 1)
-    said = f"{first[1]} per pod x size {size}" if first[1] == rest[1] else f"{first[1]} + {size - 1} x {rest[1]}"
+    total = first[1] + rest[1] * (pod.size - 1)
+    said = (
+        f"{first[1]} per pod x size {pod.size}" if first[1] == rest[1] else f"{first[1]} + {pod.size - 1} x {rest[1]}"
+    )
     return total, said
 
 

@@ -12,6 +12,7 @@ from kvplan.check.manifests.finish import finish, with_model_path
 from kvplan.check.manifests.pods import container_request, find_pods, pod_containers, whole
 from kvplan.check.manifests.reading import AcceleratorReading, Finding, FoundCommand
 from kvplan.check.manifests.result import Result
+from kvplan.check.manifests.scripts import Carrier, read_shell
 from kvplan.check.manifests.source import Source, script_text
 from kvplan.engines.commands import Word
 from kvplan.engines.commands.flags import load_table
@@ -37,6 +38,16 @@ def read_service(source: Source, document: Document, result: Result) -> None:
         for found in read_applications(source, node, document.place, path, line - 1, held):
             result.commands.append(found)
             _needs(found, held, pods, result)
+
+
+def read_job(source: Source, document: Document, result: Result) -> None:
+    """A RayJob: its entrypoint is a command line."""
+    spec = document.node.get("spec")
+    entrypoint = spec.get("entrypoint") if spec else None
+    if entrypoint is not None and entrypoint.text:
+        text, line = script_text(entrypoint, source.lines)
+        path = f"{document.path}.spec.entrypoint".lstrip(".")
+        result.add(read_shell(source, text, line, Carrier(place=document.place, path=path)))
 
 
 def read_applications(

@@ -94,7 +94,7 @@ class FoundCommand:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to flag, certain from the file alone. `rule` is a stable name, `text` says what, why and what is right."""
+    """Something to flag, certain from the file alone. `rule` is a stable name, `text` says what and why."""
 
     rule: str
     level: Level

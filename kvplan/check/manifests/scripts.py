@@ -12,7 +12,7 @@ from kvplan.check.manifests.reading import AcceleratorReading, FoundCommand, Sur
 from kvplan.check.manifests.result import Result
 from kvplan.check.manifests.source import Source
 from kvplan.engines.commands import Word
-from kvplan.engines.commands.images import pinned_version
+from kvplan.engines.commands.images import Image, find_image, pinned_version
 from kvplan.engines.commands.scripts import Launch, ScriptReading, read_script_text
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?")
@@ -61,7 +61,20 @@ def read_sbatch(source: Source) -> Result:
     if accelerator is not None and accelerator.count is not None:
         given["SLURM_GPUS_ON_NODE"] = Word(str(accelerator.count // max(nodes, 1)))
         given["SLURM_GPUS_PER_NODE"] = given["SLURM_GPUS_ON_NODE"]
-    return read_shell(source, source.text, 1, Carrier(accelerator, 1, nodes, image_environment=given))
+    result = read_shell(source, source.text, 1, Carrier(accelerator, 1, nodes, image_environment=given))
+    image = find_image(directives.get("container-image", ""))
+    if image is not None and image.version is not None:
+        result.commands = [with_version(found, image) for found in result.commands]
+    return result
+
+
+def with_version(found: FoundCommand, image: Image) -> FoundCommand:
+    """A command without a version of its own, run inside the job's image."""
+    if found.command.version is not None or found.command.engine != image.engine:
+        return found
+    notes = tuple(note for note in found.not_knowable if note != "engine version")
+    changed = replace(found, not_knowable=notes, image=image.reference)
+    return changed.with_command(version=image.version)
 
 
 def _directives(lines: Sequence[str]) -> dict[str, str]:
@@ -153,7 +166,7 @@ def _launch(
 
 def container_devices(options: Sequence[tuple[str, Word]]) -> AcceleratorReading | None:
     """What `docker run` says about devices: `--gpus`, `--device`, `--runtime`."""
-    for name, word in options:
+    for name, word in sorted(options, key=lambda option: option[0] != "--gpus"):
         text = word.text.strip("\"'")
         if name == "--gpus":
             if text.startswith("device="):

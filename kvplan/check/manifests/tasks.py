@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kvplan.check.manifests import ray
+from kvplan.check.manifests import charts, ray
 from kvplan.check.manifests.containers import items_of, scalar_text
 from kvplan.check.manifests.devices import from_name, instance_device, read_gpu_spec
 from kvplan.check.manifests.finish import finish
 from kvplan.check.manifests.pods import find_pods, pod_containers, whole
 from kvplan.check.manifests.reading import AcceleratorReading
 from kvplan.check.manifests.result import Result
-from kvplan.check.manifests.scripts import Carrier, read_shell
+from kvplan.check.manifests.scripts import Carrier, read_shell, with_version
 from kvplan.check.manifests.source import Source, script_text
 from kvplan.engines.commands import Word
 from kvplan.engines.commands.flags import load_table
-from kvplan.engines.commands.heads import Head, find_head, start_container
+from kvplan.engines.commands.heads import Head, find_head
+from kvplan.engines.commands.images import find_image
 from kvplan.engines.commands.options_files import as_arguments
 from kvplan.errors import InputError
 from kvplan.files import YamlNode
@@ -29,6 +30,10 @@ _MOST_NODES = 100_000
 
 def read_task(source: Source, node: YamlNode, path: str = "") -> Result:
     """A document that is neither Kubernetes nor Compose."""
+    if node.get("servingEngineSpec") is not None:
+        return charts.read_production_stack(source, node)
+    if charts.is_llama_swap(node):
+        return charts.read_llama_swap(source, node)
     if node.get("applications") is not None:
         return Result(ray.read_applications(source, node, "Ray Serve", path, 0, None))
     if node.get("run") is not None and any(
@@ -117,28 +122,24 @@ def _sky_replicas(service: YamlNode | None) -> int | Mapping[str, int]:
 
 
 def _dstack(source: Source, node: YamlNode) -> Result:
-    """A dstack service or task: its commands are one script."""
+    """A dstack service or task: its commands are one script, run inside its image."""
     resources = node.get("resources")
-    gpu = resources.get("gpu") if resources else None
-    accelerator = _dstack_devices(gpu)
+    accelerator = _dstack_devices(resources.get("gpu") if resources else None)
+    nodes = whole(node.get("nodes"), 1)
     given = _filled(_variables(node.get("env")), source)
-    commands = items_of(node.get("commands"))
-    image = scalar_text(node.get("image"))
+    given["DSTACK_NODES_NUM"] = Word(str(nodes))
+    if accelerator is not None and accelerator.count is not None:
+        given["DSTACK_GPUS_NUM"] = Word(str(accelerator.count * nodes))
+        given["DSTACK_GPUS_PER_NODE"] = Word(str(accelerator.count))
+        accelerator = replace(accelerator, count=accelerator.count * nodes)
+    image = find_image(scalar_text(node.get("image")))
+    carrier = Carrier(accelerator, whole(node.get("replicas"), 1), nodes, "", "commands", "commands", given)
     result = Result()
-    carrier = Carrier(
-        accelerator, whole(node.get("replicas"), 1), whole(node.get("nodes"), 1), "", "commands", "commands", given
-    )
-    if commands:
-        for item in commands:
-            text, line = script_text(item, source.lines)
-            result.add(read_shell(source, text, line, carrier))
-        known = start_container(image, None, [], {}) if image else None
-        if known is not None and isinstance(known, Head) and known.image is not None:
-            version = known.image.version
-            result.commands = [
-                replace(found, command=replace(found.command, version=found.command.version or version))
-                for found in result.commands
-            ]
+    for item in items_of(node.get("commands")):
+        text, line = script_text(item, source.lines)
+        result.add(read_shell(source, text, line, carrier))
+    if image is not None and image.version is not None:
+        result.commands = [with_version(found, image) for found in result.commands]
     return result
 
 

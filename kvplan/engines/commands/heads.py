@@ -118,7 +118,7 @@ def _engine(words: Sequence[Word], environment: dict[str, Word]) -> Head | None:
         return _module(words, environment)
     if name in catalog()["programs"]:
         return start_program(name, rest, (words[0].text,), environment)
-    if name == "server" and words[0].text.count("/") and "llama" in words[0].text:
+    if name.startswith("llama-server") or (name == "server" and "llama" in words[0].text):
         return Head("llama.cpp", tuple(rest), (words[0].text,), False, environment=environment)
     return None
 
