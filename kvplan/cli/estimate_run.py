@@ -119,7 +119,11 @@ def _from_command(text: str, engine: str | None) -> tuple[str, dict[str, Any], s
         notes.append(f"flags without effect on the cache are ignored: {', '.join(read.ignored)}")
     if read.unknown:
         notes.append(f"flags that {read.engine} doesn't have are ignored: {', '.join(read.unknown)}")
-    return f"{read.engine}@{version}" if version else read.engine, read.settings(), read.model, tuple(notes)
+    model = read.model
+    if model is None and read.hint is not None and read.hint.model is not None:
+        model = read.hint.model
+        notes.append(f"the model is taken to be {read.hint.text}: give MODEL to be sure")
+    return f"{read.engine}@{version}" if version else read.engine, read.settings(), model, tuple(notes)
 
 
 def _tables(

@@ -198,3 +198,47 @@ def test_an_unknown_version_is_answered_by_the_nearest(kvplan_cli: Cli, tmp_path
         kvplan_cli("estimate", tmp_path, "--engine", "vllm@9.9", "--gpu", "h100", "-tp", "4", "--ctx", "8k", "--json")
     )
     assert any("9.9" in warning and "nearest" in warning for warning in found["warnings"])
+
+
+COMMANDS = [
+    # vLLM reads 32k as 32,000 and 32K as 32,768; SGLang and llama.cpp take plain numbers.
+    ("vllm serve Qwen/Qwen3-32B -tp 2 --kv-cache-dtype fp8 --max-model-len 32k", "vllm", 32_000),
+    ("vllm serve Qwen/Qwen3-32B --tensor-parallel-size=2 --max_model_len=32K", "vllm", 32_768),
+    ("python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp-size 2 --context-length 32768", "sglang", 32_768),
+    ("llama-server -m qwen3-32b.gguf -c 65536 -np 2 -ctk q8_0 -ctv q8_0", "llama.cpp", 32_768),
+    ("trtllm-serve Qwen/Qwen3-32B --tp_size 2 --max_seq_len 32768", "tensorrt-llm", 32_768),
+]
+
+
+@pytest.mark.parametrize(("command", "engine", "length"), COMMANDS)
+def test_a_launch_command_is_read_as_the_engine_reads_it(
+    kvplan_cli: Cli, command: str, engine: str, length: int
+) -> None:
+    ran = kvplan_cli("estimate", "--command", command, "--gpu", "h200", "--json")
+    assert ran.code == 0, ran.err
+    found = document(ran)
+    assert found["model"]["id"] == "qwen3-32b"
+    assert found["engine"]["name"] == engine
+    assert found["engine"]["max_model_len"] == length
+
+
+def test_what_a_command_says_in_vain_is_listed(kvplan_cli: Cli) -> None:
+    command = "vllm serve Qwen/Qwen3-32B -tp 2 --served-model-name x --frobnicate 3"
+    warnings = document(kvplan_cli("estimate", "--command", command, "--gpu", "h200", "--json"))["warnings"]
+    assert any("served_model_name" in warning for warning in warnings)
+    assert any("doesn't have" in warning and "frobnicate" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("vllm serve 'Qwen/Qwen3-32B", "single quote that isn't closed"),
+        ("ls -la", "expected a command that starts an engine"),
+        ("vllm serve Qwen/Qwen3-32B --max-model-len 1e400", "1e400"),
+    ],
+)
+def test_a_bad_command_gets_one_sentence(kvplan_cli: Cli, command: str, sentence: str) -> None:
+    ran = kvplan_cli("estimate", "--command", command, "--gpu", "h200")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert sentence in ran.err
