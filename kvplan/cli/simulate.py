@@ -59,11 +59,15 @@ def simulate(
                 runs.append({"settings": dict(settings), **result})
                 if result["partial"]:
                     break
+            if runs and runs[-1]["partial"]:
+                break
     if plot is not None and outputs.last is not None:
         from kvplan.report.simulate_plot import plot_run
 
         plot_run(outputs.last.metrics, plot)
     _show(study, runs, seeds, as_json)
+    if runs[-1]["partial"]:
+        raise typer.Exit(130)
 
 
 def _outputs(study: Any, stack: ExitStack, events: Path | None, requests: Path | None, as_json: bool) -> Any:

@@ -112,7 +112,7 @@ def _setup(scenario: Scenario) -> Setup:
         answer, device = _engine(scenario, spec, says)
         layout = _layout(answer, spec)
         block_bytes = max(answer.bytes_per_block)
-        max_len = answer.max_model_len
+        max_len = asked.max_model_len or spec.max_context or answer.max_model_len
     if asked.layout == "contiguous":
         block = layout.groups[0].block
         reserved = -(-max_len // block)
@@ -189,19 +189,22 @@ def _engine(scenario: Scenario, spec: ModelSpec, says: list[str]) -> tuple[Engin
         "max_num_seqs": asked.max_num_seqs,
         "max_num_batched_tokens": asked.max_num_batched_tokens,
         "enable_prefix_caching": asked.enable_prefix_caching,
-        "max_model_len": asked.max_model_len,
         "block_size": asked.block_size,
         "num_gpu_blocks_override": asked.num_blocks,
         "kv_cache_dtype": asked.kv_cache_dtype if asked.kv_cache_dtype != "bf16" else "bfloat16",
     }
-    answer = VllmEngine().plan(
-        spec,
-        {name: value for name, value in flags.items() if value is not None},
-        Parallelism(tensor=hardware.tensor_parallel),
-        [available],
-        Device(device.slug, device.memory_bytes, (9, 0)),
-        asked.version,
-    )
+
+    def plan(max_model_len: int | None) -> EngineAnswer:
+        given = {name: value for name, value in (*flags.items(), ("max_model_len", max_model_len)) if value is not None}
+        parallel = Parallelism(tensor=hardware.tensor_parallel)
+        target = Device(device.slug, device.memory_bytes, (9, 0))
+        return VllmEngine().plan(spec, given, parallel, [available], target, asked.version)
+
+    answer = plan(asked.max_model_len)
+    if answer.refused is not None and answer.estimated_max_model_len:
+        why = " ".join(answer.refused.text.split())
+        says.append(f"vLLM would refuse to start: {why}; simulated all the same, with what doesn't fit as unservable")
+        answer = plan(answer.estimated_max_model_len)
     if answer.refused is not None or not answer.usable_blocks:
         text = answer.refused.text if answer.refused is not None else "no block fits"
         raise InputError(f"engine: found a pool that vLLM refuses ({' '.join(text.split())[:200]}), expected more room")

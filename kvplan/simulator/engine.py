@@ -17,7 +17,7 @@ from kvplan.simulator.laws import Layout
 from kvplan.simulator.moves import begin_loads, end_loads, give_way
 from kvplan.simulator.pace import span, steps_until
 from kvplan.simulator.pool import Pool
-from kvplan.simulator.request import FOREVER, UNSET, Request
+from kvplan.simulator.request import FOREVER, UNSET, Request, rank
 from kvplan.simulator.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Told of what happens. `steps` covers `count` steps of equal membership, with `used` blocks and `running` requests
-    in the last of them; times are ticks."""
+    """Told of what happens. `steps` covers `count` steps of equal membership; `held` are the blocks in use, the
+    tokens stored and the requests running in the last of them. Times are ticks."""
 
     def steps(
-        self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int, used: int, running: int
+        self, engine: Engine, start: int, decoding: int, count: int, first: int, last: int, held: tuple[int, int, int]
     ) -> None: ...
     def event(self, kind: str, time: int, request: Request, replica: int) -> None: ...
 
@@ -93,7 +93,7 @@ class Engine:
         """Put a request into the queue, at its head or its end; under priority where it belongs."""
         if self.settings.order == "priority":
             ranked = list(self.waiting)
-            insort(ranked, request, key=_rank)
+            insort(ranked, request, key=rank)
             self.waiting = deque(ranked)
         elif front:
             self.waiting.appendleft(request)
@@ -163,12 +163,14 @@ class Engine:
             count = min(count, steps_until(base, least, reads, slope, limit - self.now))
             ticks = span(base, least, reads, slope, count)
         if not applied:
-            _settle(pool, batch.growth.net(batch.step, count))
+            pool.settle(batch.growth.net(batch.step, count))
         last = base + max(least, reads + (count - 1) * slope)
         self._finish_steps(count, ticks + extra, extra + base + max(least, reads), last)
 
-    def _finish_steps(self, count: int, ticks: int, first: int, last: int) -> None:
-        start, decoding, running, used = self.now, self.batch.size, len(self.running), self.pool.used
+    def _finish_steps(self, count: int, ticks: int, first: int, last: int, prefilled: int = 0) -> None:
+        """Let `count` steps pass in which prefills reach `prefilled` stored tokens together."""
+        start, decoding = self.now, self.batch.size
+        held = (self.pool.used, self.batch.stored_tokens + count * decoding + prefilled, len(self.running))
         self.now += ticks
         if self.fresh:
             for request in self.fresh:
@@ -178,7 +180,7 @@ class Engine:
         for request in self.batch.run(count):
             request.generated = request.output
             self._finish_request(request)
-        self.observer.steps(self, start, decoding, count, first, last, used, running)
+        self.observer.steps(self, start, decoding, count, first, last, held)
 
     # -- a full pool ---------------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class Engine:
         """Blocks for one token of every decoding sequence, before prefill gets any: (swap ticks, preempted)."""
         need = self.batch.growth.net(self.batch.step, 1)
         if need <= self.pool.available:
-            _settle(self.pool, need)
+            self.pool.settle(need)
             return 0, False
         return self._make_room()
 
@@ -207,7 +209,7 @@ class Engine:
             grown = layout.held(batch.stored(request), 1)
             while grown - held[request] > pool.available:
                 victim = (
-                    max(self.running, key=_rank) if self.settings.order == "priority" else next(reversed(self.running))
+                    max(self.running, key=rank) if self.settings.order == "priority" else next(reversed(self.running))
                 )
                 extra += self._preempt(victim, held.get(victim))
                 if victim is request:
@@ -305,7 +307,7 @@ class Engine:
         return self.layout.held(request.joined, request.base)
 
     def _grow(self, request: Request, need: int, tokens: int) -> None:
-        _settle(self.pool, need)
+        self.pool.settle(need)
         request.own_blocks += need
         if request.keys:
             self.pool.register(request, tokens)
@@ -335,7 +337,7 @@ class Engine:
             ticks += max(step.least(batch.size), batch.reads) if batch.size else 0
             ticks += step.prefill([(request.stored, count) for request, count in chunks])
         self.partial = None
-        self._finish_steps(1, ticks, ticks, ticks)
+        self._finish_steps(1, ticks, ticks, ticks, sum(request.stored + count for request, count in chunks))
         for request in resumed:
             batch.join(request)
         for request, count in chunks:
@@ -391,14 +393,3 @@ class Engine:
         beside += self.tier.loading.values() if self.tier is not None else ()
         held += sum(request.own_blocks for request in beside)
         self.pool.check([*self.running, *beside], held)
-
-
-def _rank(request: Request) -> tuple[int, int, int]:
-    return (request.priority, request.arrival, request.id)
-
-
-def _settle(pool: Pool, net: int) -> None:
-    if net > 0:
-        pool.take(net)
-    elif net:
-        pool.give(-net)

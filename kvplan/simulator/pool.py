@@ -80,6 +80,13 @@ class Pool:
         """Give back `count` blocks that hold nothing worth keeping."""
         self.free += count
 
+    def settle(self, net: int) -> None:
+        """Take `net` blocks, or give back as many when it is negative."""
+        if net > 0:
+            self.take(net)
+        elif net:
+            self.give(-net)
+
     def match(self, request: Request, limit: int) -> tuple[list[Extent], int]:
         """Extents and blocks of the longest leading run that is resident, over at most `limit` tokens."""
         found: list[Extent] = []

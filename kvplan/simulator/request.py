@@ -58,3 +58,8 @@ class Request:
     own_blocks: int = 0
     registered: int = 0
     held: list[Extent] = field(default_factory=list)
+
+
+def rank(request: Request) -> tuple[int, int, int]:
+    """The order of service under priority: class, then arrival."""
+    return (request.priority, request.arrival, request.id)

@@ -22,6 +22,9 @@ DEFINITIONS = {
     "queue_s": "first admission - arrival",
     "goodput": "share of measured requests that meet all limits of slo",
     "hit_rate_tokens": "prompt tokens found at the first admission / all prompt tokens, of finished requests",
+    "hit_rate_last_half_tokens": "the same over the second half of the finished requests",
+    "waste": "1 - stored tokens / (blocks in use x block size), over time: tails of blocks, or what a contiguous "
+    "reservation doesn't use; only where no blocks are shared",
     "hit_rate_per_request": "mean over requests of the share of their prompt that was found",
     "throughput": "finished requests or tokens / (last departure - first arrival)",
     "stability": "overloaded: the queue found by arrivals grows by over 2 % of a request each, in a line that explains "
@@ -73,6 +76,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
             "tier_hit_tokens": metrics.tier_tokens,
             "prompt_tokens": metrics.prompt_tokens,
             "hit_rate_tokens": _per(metrics.hit_tokens + metrics.tier_tokens, metrics.prompt_tokens),
+            "hit_rate_last_half_tokens": _per(*metrics.late_hits()),
             "hit_rate_per_request": metrics.hit_shares.mean,
         },
         "preemptions": metrics.preemptions,
@@ -107,7 +111,6 @@ def _pool(built: Built) -> dict[str, Any]:
     block = layout.groups[0].block
     mean_used = metrics.pool_ticks / busy
     stored = metrics.stored_ticks / busy
-    full = [group for group in layout.groups if group.kind == "full"]
     document = {
         "blocks": layout.blocks,
         "block_tokens": block,
@@ -124,8 +127,9 @@ def _pool(built: Built) -> dict[str, Any]:
         "steps": metrics.steps_taken,
         "evicted_blocks": sum(replica.pool.evicted for replica in built.replicas if isinstance(replica, Engine)),
     }
-    if len(full) == len(layout.groups) == 1 or layout.groups[0].kind == "fixed":
+    if len(layout.groups) == 1 and not metrics.hit_tokens and not metrics.tier_tokens:
         document["mean_stored_tokens"] = stored
+        document["waste"] = 1 - stored / (mean_used * block) if mean_used else 0.0
     return document
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,16 +13,24 @@ from kvplan.files import read_yaml
 from kvplan.units import parse_bytes, parse_seconds
 
 
+def _read(parse: Callable[[str, str], Any], text: str, example: str) -> Any:
+    # The field's place is pydantic's to name, so the parser's own sentence is dropped.
+    try:
+        return parse(text, "")
+    except InputError:
+        raise ValueError(f"expected {example}") from None
+
+
 def _seconds(value: Any) -> Any:
-    return parse_seconds(value, "a time") if isinstance(value, str) else value
+    return _read(parse_seconds, value, "a duration such as 30ms, 2s or 1.5min") if isinstance(value, str) else value
 
 
 def _bytes(value: Any) -> Any:
-    return parse_bytes(value, "a size") if isinstance(value, str) else value
+    return _read(parse_bytes, value, "a size such as 80GB or 9.5GiB") if isinstance(value, str) else value
 
 
 def _rate(value: Any) -> Any:
-    return parse_bytes(value.removesuffix("/s"), "a bandwidth") if isinstance(value, str) else value
+    return _read(parse_bytes, value.removesuffix("/s"), "a rate such as 25GB/s") if isinstance(value, str) else value
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -63,7 +72,7 @@ class Law(Part):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return {"kind": "constant", "value": value}
         if isinstance(value, str):
-            return {"kind": "constant", "value": parse_seconds(value, "a law")}
+            return {"kind": "constant", "value": _seconds(value)}
         return value
 
     @model_validator(mode="after")

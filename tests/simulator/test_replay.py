@@ -133,7 +133,7 @@ GOOD = '{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (GOOD.replace("1,", "NaN,", 1), "line 1: time: found nan"),
+        (GOOD.replace("1,", "NaN,", 1), "line 1: time: found NaN"),
         (GOOD.replace("1,", "-1,", 1), "line 1: time: found -1"),
         (GOOD + GOOD.replace("1,", "0,", 1), "line 2: found the time 0 s after 0.001 s"),
         (GOOD.replace("[1, 2]", "[1]"), "hash_ids: found 1 ids for 600 tokens, expected 2"),

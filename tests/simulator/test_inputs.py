@@ -1,0 +1,158 @@
+"""Scenarios that are wrong: one sentence that names the field; requests that can't be served: the run goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan.errors import InputError
+from kvplan.simulator import study
+from kvplan.simulator.build import build
+from kvplan.simulator.result import summary
+from kvplan.simulator.scenario import parse_scenario
+
+GOOD: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h100"},
+    "workload": {"arrivals": {"rate": 5}, "requests": 20, "prompt": 100, "output": 10},
+}
+
+
+def with_(**changes: Any) -> dict[str, Any]:
+    copy = json.loads(json.dumps(GOOD))
+    for path, value in changes.items():
+        study.change(copy, path.replace("__", "."), value)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({**GOOD, "modle": "x"}, "modle: found an unknown key, expected one of the schema's; nearest: model"),
+        (with_(hardware__gpus="h100"), "hardware.gpus: found an unknown key.*nearest: gpu"),
+        (with_(workload__arrivals__rate=-1), "workload.arrivals.rate: found -1, input should be greater than 0"),
+        (with_(workload__arrivals__rate=float("nan")), "workload.arrivals.rate: found NaN, input should be a finite"),
+        (with_(workload__arrivals__rate=0), "workload.arrivals.rate: found 0"),
+        ({**GOOD, "duration": 0}, "duration: found 0"),
+        ({**GOOD, "duration": "soon"}, "duration: found 'soon', expected a duration such as"),
+        ({**GOOD, "tiers": [{"capacity": "1GB"}]}, "tiers.0.bandwidth: found nothing, expected a value"),
+        ({**GOOD, "hardware": None}, "step_time calibrated needs a model and hardware"),
+        ({"workload": GOOD["workload"]}, "step_time calibrated needs a model and hardware"),
+        (with_(workload__prompt={"kind": "lognormal", "mean": 5}), "a lognormal law needs mean and cv"),
+        (with_(workload__arrivals={"kind": "closed"}), "closed arrivals need users"),
+        ({**GOOD, "engine": {"max_num_seqs": 512, "max_num_batched_tokens": 256}}, "at least max_num_seqs"),
+        ({**GOOD, "workload": {}}, "a workload needs either a trace or arrivals"),
+        ([], "expected a mapping"),
+    ],
+)
+def test_wrong_scenarios_are_named(document: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_scenario(document, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (with_(hardware__gpu="h1000"), "hardware.gpu: found the unknown device 'h1000'"),
+        (with_(model="llama-9"), "no known model"),
+        (with_(hardware__gpu="t4"), "no room beside the weights"),
+        (with_(workload={"trace": {"path": "none.jsonl"}}), "none.jsonl"),
+        ({**GOOD, "techniques": [{"mla": 512}]}, "trained into a checkpoint"),
+        ({**GOOD, "failure": {"time": 5}}, "expected one of at least two replicas"),
+        (
+            {**GOOD, "model": "gpt-oss-20b", "tiers": [{"capacity": "1GB", "bandwidth": "1GB/s"}]},
+            "full-attention model",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(document: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        build(parse_scenario(document, "x.yaml"), Path()).simulation.run()
+
+
+def run(document: dict[str, Any]) -> dict[str, Any]:
+    scenario = parse_scenario(document, "x.yaml")
+    built = build(scenario, Path())
+    built.simulation.run()
+    return summary(built, scenario, "x.yaml")
+
+
+def test_unservable_requests_are_counted_and_the_run_goes_on() -> None:
+    document = with_(engine__max_model_len=3000, engine__num_blocks=150)
+    document["workload"]["prompt"] = {"kind": "empirical", "points": [[100, 0.5], [2900, 0.8], [5000, 1.0]]}
+    document["workload"]["requests"] = 200
+    result = run(document)
+    assert result["requests"]["unservable"].keys() == {"longer than the model", "longer than the pool"}
+    assert any("vLLM would refuse to start" in sentence for sentence in result["assumptions"])
+    served = result["requests"]["finished"]
+    assert 0 < served < 200
+    assert served + sum(result["requests"]["unservable"].values()) == 200
+
+
+def test_longer_than_the_pool_is_refused_on_arrival() -> None:
+    document = {
+        "step_time": {"kind": "constant_step", "base": 1},
+        "engine": {"num_blocks": 10},
+        "workload": {"arrivals": {"rate": 1}, "requests": 4, "output": 1,
+                     "prompt": {"kind": "empirical", "points": [[100, 0.5], [400, 1.0]]}},
+    }  # fmt: skip
+    result = run(document)
+    refused = result["requests"]["unservable"].get("longer than the pool", 0)
+    assert refused + result["requests"]["finished"] == 4
+
+
+def test_an_interrupted_run_keeps_what_it_has() -> None:
+    scenario = parse_scenario(with_(workload__requests=100_000), "x.yaml")
+    calls = []
+
+    def stop(finished: int, ticks: int) -> None:
+        calls.append(finished)
+        raise KeyboardInterrupt
+
+    built = build(scenario, Path(), stop)
+    built.simulation.run()
+    result = summary(built, scenario, "x.yaml")
+    assert result["partial"] is True
+    assert 0 < result["requests"]["finished"] < 100_000
+    assert len(calls) == 1
+
+
+def test_limits_and_variations_are_parsed_or_named() -> None:
+    assert study.parse_limits("ttft_p99=2s,tpot_p99=50ms") == {"ttft_p99": 2.0, "tpot_p99": 0.05}
+    with pytest.raises(InputError, match="nearest: ttft_p9"):
+        study.parse_limits("ttft_p98=2s")
+    assert study.parse_vary(["a=1,x", "b=true"]) == [[("a", 1), ("b", True)], [("a", "x"), ("b", True)]]
+    with pytest.raises(InputError, match="expected a setting and values such as"):
+        study.parse_vary(["kv-cache-dtype"])
+    with pytest.raises(InputError, match="nearest: kv-cache-dtype"):
+        study.change({}, "kv-cache-dtyp", "fp8")
+
+
+def test_the_greatest_rate_lies_at_the_known_limit() -> None:
+    """M/D/1 waits rho / (2 (1 - rho)): a mean of 2 s is met up to rho = 0.8 of one request a second."""
+    document = {
+        "step_time": {"kind": "fixed_service"}, "engine": {"max_num_seqs": 1},
+        "workload": {"arrivals": {"rate": 0.5}, "requests": 20_000, "service": 1}, "seed": 2,
+    }  # fmt: skip
+    found = study.find_max_rate(document, Path("x.yaml"), {"queue_mean": 2.0})
+    assert found["max_rate"] == pytest.approx(0.8, rel=0.05)
+    assert all(run["rate"] <= found["max_rate"] or not run["meets"] for run in found["tried"])
+
+
+def test_traces_of_every_kind_feed_the_engine(tmp_path: Path) -> None:
+    rows = [{"timestamp": 10 * i, "input_length": 1000, "output_length": 5, "hash_ids": [7, i + 100]} for i in range(9)]
+    (tmp_path / "m.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (tmp_path / "a.csv").write_text("arrival_s,input_tokens,output_tokens\n" + "0.5,100,3\n" * 5)
+    base = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100"}}
+    for name, count in (("m.jsonl", 9), ("a.csv", 5)):
+        scenario = parse_scenario({**base, "workload": {"trace": {"path": name, "scale_rate": 2}}}, "x.yaml")
+        built = build(scenario, tmp_path)
+        built.simulation.run()
+        assert built.metrics.finished == count
+        if name == "m.jsonl":  # the first block of 512 tokens is shared by all prompts, 32 engine blocks
+            assert built.metrics.hit_tokens == 8 * 512
+            assert built.metrics.first_arrival == 0
+            assert built.metrics.last_finish / 1e18 > 0.04
