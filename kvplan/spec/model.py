@@ -24,6 +24,7 @@ from kvplan.spec.layers import (
 )
 
 MAX_LAYERS = 10_000
+MAX_NAME = 128
 
 Confidence: TypeAlias = Literal["verbatim", "reconstructed", "class defaults", "unverified", "assumed"]
 ModelDtype: TypeAlias = Literal["bfloat16", "float16", "float32"]
@@ -155,6 +156,13 @@ class ModelSpec:
     assumptions: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        for field_name, spellings in (("id", (self.id,)), ("aliases", self.aliases), ("hf_ids", self.hf_ids)):
+            for spelling in spellings:
+                if not is_name(spelling):
+                    raise InputError(
+                        f"{field_name}: found {show(spelling)}, expected 1 to {MAX_NAME} printable characters "
+                        "without blanks"
+                    )
         for name in (*self.counts, *self.draft_counts):
             if name not in self.blocks:
                 raise InputError(
@@ -186,6 +194,17 @@ class ModelSpec:
     def sequence(self) -> list[str]:
         """The block name of each layer, in order."""
         return [name for name, count in _expand(self.layers, "layers") for _ in range(count)]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a model: 1 to MAX_NAME printable characters, no blanks among them."""
+    return 0 < len(text) <= MAX_NAME and text.isprintable() and " " not in text
+
+
+def model_name(text: str) -> str:
+    """`text` as a name of a model: a dash for what can't be printed, cut to MAX_NAME; empty where nothing is left."""
+    kept = "".join(each if each.isprintable() and each != " " else "-" for each in text[: 2 * MAX_NAME])
+    return kept.strip("-")[:MAX_NAME]
 
 
 def _count(runs: Iterator[tuple[str, int]]) -> dict[str, int]:

@@ -84,6 +84,11 @@ UNDECIDED = {
     "switched-on window without its start": (
         {**PLAIN, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64}, "max_window_layers",
     ),
+    "an indexer without its width": ({**MLA, "model_type": "deepseek_v32", "index_head_dim": None}, "index_head_dim"),
+    "shared heads that don't divide": ({**PLAIN, "model_type": "plamo", "n_shared_head": 3}, "n_shared_head 3"),
+    "an early Falcon that tells no KV heads": (
+        {"model_type": "RefinedWeb", "hidden_size": 1024, "n_layer": 4, "n_head": 8}, "n_head_kv", "multi_query",
+    ),
     "Jamba without its period": ({**PLAIN, "model_type": "jamba"}, "attn_layer_period"),
     "state heads that don't divide": (
         {**PLAIN, "model_type": "granitemoehybrid", "layer_types": ["mamba"] * 4, "mamba_n_heads": 7, "mamba_expand": 2,
@@ -96,7 +101,7 @@ WRONG_VALUES = {
     "string for a number": ({**PLAIN, "num_hidden_layers": "4"}, "num_hidden_layers", "'4'"),
     "boolean for a number": ({**PLAIN, "num_attention_heads": True}, "num_attention_heads"),
     "fraction": ({**PLAIN, "head_dim": 64.5}, "head_dim", "64.5"),
-    "NaN": ({**PLAIN, "head_dim": float("nan")}, "head_dim", "nan"),
+    "NaN": ({**PLAIN, "head_dim": float("nan")}, "head_dim", "NaN"),
     "1e300": ({**PLAIN, "hidden_size": 1e300}, "hidden_size"),
     "negative heads": ({**PLAIN, "num_attention_heads": -8}, "num_attention_heads", "-8"),
     "zero head_dim": ({**PLAIN, "head_dim": 0}, "head_dim", "found 0"),
@@ -117,6 +122,15 @@ WRONG_VALUES = {
     "state dtype": (
         {**PLAIN, "model_type": "nemotron_h", "hybrid_override_pattern": "M***", "mamba_ssm_cache_dtype": "int3"},
         "int3",
+    ),
+    "MLP width that is a word": ({**PLAIN, "vocab_size": 9, "intermediate_size": "x"}, "intermediate_size", "'x'"),
+    "negative width of the MLP": ({**PLAIN, "vocab_size": 9, "intermediate_size": -3}, "intermediate_size", "-3"),
+    "experts that are a word": ({**PLAIN, "vocab_size": 9, "num_local_experts": "8"}, "num_local_experts", "'8'"),
+    "tied embeddings that are a word": ({**PLAIN, "tie_word_embeddings": "no"}, "tie_word_embeddings", "true or false"),
+    "dtype that is a number": ({**PLAIN, "torch_dtype": 16}, "torch_dtype", "found 16"),
+    "attention types that are a word": (
+        {**PLAIN, "model_type": "gpt_neo", "window_size": 8, "attention_layers": ["local"] * 4, "attention_types": "x"},
+        "attention_types",
     ),
     "quantization that is a word": ({**PLAIN, "quantization_config": "fp8"}, "quantization_config"),
 }  # fmt: skip
@@ -170,6 +184,12 @@ def test_a_huge_or_missing_file(tmp_path):
     file.write_bytes(b" " * (50 << 20))
     with pytest.raises(InputError, match="at most"):
         load_config(file)
+
+
+@pytest.mark.parametrize("odd", [[1], "FP8", 3])
+def test_a_second_file_without_an_object(odd):
+    with pytest.raises(InputError, match=r"hf_quant_config.json: quantization: found .*, expected an object"):
+        import_config(PLAIN, name="m", quant_config={"quantization": odd})
 
 
 ODD = (

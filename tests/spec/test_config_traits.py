@@ -118,6 +118,34 @@ def test_falcon_and_bigcode_flags():
     assert layers_of(spec_of(bigcode, multi_query=False))[0] == FullAttention(48, 48, 128)
 
 
+def test_falcon_before_transformers_had_it():
+    """The first config.json of tiiuae/falcon-40b (128 heads, 8 of K and V) and of falcon-7b (71 heads, 1)."""
+    big = {"model_type": "RefinedWeb", "architectures": ["RWForCausalLM"], "hidden_size": 8192, "n_layer": 60,
+           "n_head": 128, "n_head_kv": 8, "vocab_size": 65024}  # fmt: skip
+    assert layers_of(spec_of(big)) == [FullAttention(128, 8, 64)] * 60
+    small = {"model_type": "RefinedWebModel", "architectures": ["RWForCausalLM"], "hidden_size": 4544, "n_layer": 32,
+             "n_head": 71, "multi_query": True, "vocab_size": 65024}  # fmt: skip
+    assert layers_of(spec_of(small))[0] == FullAttention(71, 1, 64)
+    assert layers_of(spec_of(small, multi_query=False))[0] == FullAttention(71, 71, 64)
+
+
+def test_plamo_shares_heads():
+    """pfnet/plamo-13b: 40 heads, 8 to a K and V, so 5 (mlx-lm v0.32.2 mlx_lm/models/plamo.py stores those)."""
+    plamo = {"model_type": "plamo", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40}
+    for spec in (spec_of(plamo, n_shared_head=8), spec_of(plamo)):
+        assert layers_of(spec) == [FullAttention(40, 5, 128)] * 40
+        assert any("repeats them" in sentence for sentence in spec.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [("My Model", "My-Model"), ("a\nb\x1b[31m", "a-b-[31m"), ("\udce9t\u00e9", "t\u00e9"), ("x" * 100_000, "x" * 128),
+     (" ", "config")],
+)  # fmt: skip
+def test_a_name_becomes_a_printable_id(name, model_id):
+    assert import_config(PLAIN, name=name).id == model_id
+
+
 def test_per_layer_kv_heads():
     spec = spec_of(num_key_value_heads_per_layer=[8, 4, 2, 8])
     assert [layer.kv_heads for layer in layers_of(spec)] == [8, 4, 2, 8]

@@ -152,7 +152,7 @@ ARCH = pair(b"general.architecture", 8, struct.pack("<Q", 5) + b"llama")
         (pack(tensors=1, rest=tensor(b"t", [32], 0, 7)), "expected a multiple of 32"),
         (pack(tensors=2, rest=tensor(b"t", [32], 0, 0) + tensor(b"u", [32], 0, 32)), "from 128 on"),
         (pack(tensors=2, rest=tensor(b"t", [32], 0, 0) + tensor(b"t", [32], 0, 128)), "a second time"),
-        (pack(), "general.architecture: found None"),
+        (pack(), "general.architecture: found null"),
     ],
 )
 def test_broken_headers_get_one_sentence(tmp_path: Path, data: bytes, part: str) -> None:

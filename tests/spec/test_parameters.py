@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvplan.errors import InputError
 from kvplan.spec.importers.config import import_config
 from kvplan.spec.layers import FullAttention
 from kvplan.spec.model import ModelSpec, Parameters, Provenance
@@ -139,10 +140,17 @@ def test_a_missing_decisive_field_is_unknown(missing: str) -> None:
     assert count_parameters(config, spec) is None
 
 
-@pytest.mark.parametrize("bad", [True, -3, "16", 1.5, 10**12])
-def test_a_field_of_the_wrong_type_is_unknown(bad: Any) -> None:
+@pytest.mark.parametrize("bad", [True, -3, "16", 1.5, 10**12, [1.5]])
+def test_a_field_of_the_wrong_type_is_refused(bad: Any) -> None:
     spec = import_config(llama(), name="m")
-    assert count_parameters(llama(intermediate_size=bad), spec) is None
+    with pytest.raises(InputError, match=r"m: intermediate_size: found .*, expected a whole number"):
+        count_parameters(llama(intermediate_size=bad), spec)
+
+
+@pytest.mark.parametrize("unset", [-1, [16]])
+def test_a_field_that_is_unset_or_a_list_is_unknown(unset: Any) -> None:
+    spec = import_config(llama(), name="m")
+    assert count_parameters(llama(intermediate_size=unset), spec) is None
 
 
 def test_experts_without_a_number_are_unknown() -> None:

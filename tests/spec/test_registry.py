@@ -126,6 +126,25 @@ def test_a_bad_spec_gets_one_sentence(tmp_path: Path, change: tuple[str, str], s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("id: own-model", 'id: "own model"'),
+        ("id: own-model", 'id: "own\\nmodel"'),
+        ("id: own-model", 'id: "own\\e[31m"'),
+        ("id: own-model", "id: ''"),
+        ("id: own-model", f"id: {'x' * 129}"),
+        ("aliases: [mine]", 'aliases: ["mi ne"]'),
+    ],
+)
+def test_a_name_is_printable_and_short(tmp_path: Path, change: tuple[str, str]) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN_MODEL.replace(*change))
+    with pytest.raises(InputError, match=r"(id|aliases): found .*, expected 1 to 128 printable characters") as caught:
+        read_specs(path)
+    assert str(caught.value).isprintable()
+
+
 def test_two_models_cannot_share_a_name(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN_MODEL + "---\n" + OWN_MODEL.replace("own-model", "other"))
     with pytest.raises(InputError, match="'mine' names both own-model and other"):

@@ -50,6 +50,8 @@ class Family:
     classes: tuple[str, ...] = ()
     #: how an attention layer stores its tokens
     attention: Literal["heads", "latent", "compressed"] = "heads"
+    #: every full layer has an indexer, so its width can't be absent
+    indexed: bool = False
     #: what a recurrent layer is
     linear: LinearKind | None = None
     #: what it is instead where the file names no convolution
@@ -67,7 +69,17 @@ class Family:
     window_unused: bool = False
     window_field: str | None = None
     #: KV heads where the file has none: the query heads, one, or refused
-    kv: Literal["query", "required", "multi_query", "falcon", "chatglm", "attn_config", "block_configs"] = "query"
+    kv: Literal[
+        "query",
+        "required",
+        "multi_query",
+        "falcon",
+        "refined_web",
+        "shared_heads",
+        "chatglm",
+        "attn_config",
+        "block_configs",
+    ] = "query"
     head_dim: int | None = None
     #: the fields that tell it, where a field of that name means something else
     head_dim_fields: tuple[str, ...] = ()

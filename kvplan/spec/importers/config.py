@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvplan.errors import InputError, UnsupportedArchitectureError, did_you_mean, show
+from kvplan.errors import InputError, UnsupportedArchitectureError, did_you_mean, printable, show
 from kvplan.files import read_json_object
 from kvplan.spec.importers import mixers, quantization, sharing, special
 from kvplan.spec.importers.catalog import Family, catalog, families, find
@@ -23,7 +23,7 @@ from kvplan.spec.layers import (
     Parallel,
     SharedCache,
 )
-from kvplan.spec.model import Confidence, ModelDtype, ModelSpec, Provenance
+from kvplan.spec.model import MAX_NAME, Confidence, ModelDtype, ModelSpec, Provenance, model_name
 from kvplan.spec.parameters import count_parameters, parameter_assumptions
 
 #: where wrappers keep the text model, in the order they are tried
@@ -69,12 +69,13 @@ def import_config(
 ) -> ModelSpec:
     """Derive a ModelSpec from the fields of a config.json.
 
-    `name` becomes the spec's id and the file's name in errors. `assume_dense` takes every layer of an unknown
-    architecture, or of one whose windows can't be placed, as full attention and says so in the spec.
+    `name`, made printable, becomes the spec's id and the file's name in errors. `assume_dense` takes every layer of
+    an unknown architecture, or of one whose windows can't be placed, as full attention and says so in the spec.
 
     Raises InputError for values of the wrong type or range, UnsupportedArchitectureError for a layout that the
     fields and the family's published class don't decide.
     """
+    name = model_name(name) or "config"
     if not isinstance(config, dict):
         raise InputError(f"{name}: found a {type(config).__name__} at the top, expected an object")
     fields, wrapper, dense = _text_fields(config, name, assume_dense)
@@ -85,7 +86,9 @@ def import_config(
         raise InputError(f"{name}: quantization_config: found {show(block)}, expected an object")
     spec = ModelSpec(
         id=name,
-        model_type=str(fields.values.get("model_type") or wrapper.values.get("model_type") or "unknown"),
+        model_type=printable(
+            str(fields.values.get("model_type") or wrapper.values.get("model_type") or "unknown"), MAX_NAME
+        ),
         dtype=dtype,
         blocks=blocks,
         layers=compact(sequence),
@@ -244,7 +247,7 @@ def _architecture(fields: Fields, wrapper: Fields) -> str | None:
     for scope in (wrapper, fields):
         names = scope.values.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
-            return names[0]
+            return printable(names[0], MAX_NAME)
     return None
 
 
@@ -252,8 +255,10 @@ def _dtype(fields: Fields, wrapper: Fields) -> ModelDtype:
     for scope in (fields, wrapper):
         for name in ("dtype", "torch_dtype"):
             value = scope.values.get(name)
-            if not isinstance(value, str):
+            if value is None:
                 continue
+            if not isinstance(value, str):
+                raise scope.bad(name, value, "a dtype such as bfloat16")
             dtype = _DTYPES.get(value.removeprefix("torch."))
             if dtype == "float32":
                 fields.assume(f"{name} is float32: engines usually serve such uploads in 16 bits.")
@@ -268,8 +273,11 @@ def _dtype(fields: Fields, wrapper: Fields) -> ModelDtype:
 def _tied(fields: Fields, wrapper: Fields) -> bool | None:
     for scope in (fields, wrapper):
         for name in ("tie_word_embeddings", "tie_embedding", "share_input_output_layers"):
-            if isinstance(scope.values.get(name), bool):
-                return bool(scope.values[name])
+            value = scope.values.get(name)
+            if value is not None and not isinstance(value, bool):
+                raise scope.bad(name, value, "true or false")
+            if value is not None:
+                return bool(value)
     return fields.family.tied
 
 

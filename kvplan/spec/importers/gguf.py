@@ -12,7 +12,15 @@ from kvplan.spec.importers.gguf_layers import Stack, dense_stack, stack
 from kvplan.spec.importers.gguf_metadata import Metadata, families
 from kvplan.spec.importers.naming import compact
 from kvplan.spec.importers.tensors import CheckpointTensors, TensorInfo, summarize
-from kvplan.spec.model import Confidence, ModelDtype, ModelSpec, Parameters, Provenance, WeightQuantization
+from kvplan.spec.model import (
+    MAX_NAME,
+    Confidence,
+    ModelDtype,
+    ModelSpec,
+    Parameters,
+    Provenance,
+    WeightQuantization,
+)
 
 MAX_SPLIT = 1_024
 
@@ -170,4 +178,4 @@ def _vocab_size(meta: Metadata) -> int | None:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text[:200].lower()).strip("-.")
+    return re.sub(r"[^a-z0-9.]+", "-", text[:200].lower()).strip("-.")[:MAX_NAME]

@@ -79,6 +79,8 @@ def _with_indexers(fields: Fields, kinds: list[str]) -> list[str]:
     enabled = all(fields.get(name) is not None for name in fields.family.index_when)
     if fields.block("sparse_attention_config") is not None:
         return _minimax_indexers(fields, kinds)
+    if not enabled and fields.family.indexed:
+        raise fields.unsupported("index_head_dim is missing, which its indexer on every layer needs")
     if not enabled:
         return ["full" if kind == "indexed" else kind for kind in kinds]
     can_index = fields.family.attention == "latent" or fields.family.index_when != ("index_head_dim",)
@@ -131,15 +133,20 @@ def _from_words(fields: Fields, layers: int) -> list[str] | None:
     for name in ("attention_layers", "attention_types"):
         words = fields.items(name)
         if words is not None:
-            words = _expanded(fields, words) if name == "attention_types" else words
+            groups = _expanded(fields, fields.items("attention_types"))
+            words = groups if name == "attention_types" else words
             fields.same_length(name, len(words), layers)
             return _checked(fields, name, _words(fields, name, words))
     return None
 
 
-def _expanded(fields: Fields, groups: list[Any]) -> list[Any]:
+def _expanded(fields: Fields, groups: list[Any] | None) -> list[Any]:
     """GPT-Neo's `[[["global", "local"], 12]]`, written out."""
     words: list[Any] = []
+    if groups is None:
+        return words
+    if not groups:
+        raise fields.bad("attention_types", groups, "pairs of a list of kinds and a repeat count")
     for group in groups:
         pair = group if isinstance(group, list) and len(group) == 2 else [None, None]
         if not isinstance(pair[0], list) or not is_whole(pair[1], 1, MAX_LAYERS):

@@ -105,6 +105,10 @@ def kv_heads(fields: Fields, layer: int, layers: int, query: int) -> int:
         if fields.flag("new_decoder_architecture"):
             return query if heads is None else heads
         return 1 if fields.flag("multi_query", default=True) else query
+    if rule == "refined_web":
+        return _refined_web_heads(fields, query, heads)
+    if rule == "shared_heads":
+        return _shared_heads(fields, query)
     if rule == "multi_query":
         return 1 if fields.flag("multi_query", default=True) else query
     if rule == "chatglm":
@@ -125,6 +129,31 @@ def kv_heads(fields: Fields, layer: int, layers: int, query: int) -> int:
         raise fields.unsupported("num_key_value_heads is missing, and the class's default isn't the query heads")
     fields.assume(f"num_key_value_heads is absent or null: every one of {query} query heads keeps its own K and V.")
     return query
+
+
+def _refined_web_heads(fields: Fields, query: int, heads: int | None) -> int:
+    """Falcon's first files: 7B and 1B say multi_query, 40B says n_head_kv (tiiuae/falcon-40b modelling_RW.py)."""
+    multi_query = fields.flag("multi_query") if fields.get("multi_query") is not None else None
+    if multi_query and not fields.flag("new_decoder_architecture"):
+        return 1
+    if heads is None and multi_query is None:
+        raise fields.unsupported("n_head_kv and multi_query are missing, expected the one that tells the KV heads")
+    heads = query if heads is None else heads
+    if heads > query or query % heads:
+        raise fields.unsupported(f"{query} query heads don't divide by {heads} KV heads")
+    return heads
+
+
+def _shared_heads(fields: Fields, query: int) -> int:
+    """PLaMo: so many query heads share each K and V."""
+    sharing = fields.need("the query heads of one KV head", "n_shared_head")
+    if query % sharing:
+        raise fields.unsupported(f"{query} query heads don't divide by n_shared_head {sharing}")
+    fields.assume(
+        f"n_shared_head {sharing} gives {query // sharing} KV heads, which mlx-lm and llama.cpp store; the "
+        f"checkpoint's own code repeats them before it stores them ({sharing} times the size)."
+    )
+    return query // sharing
 
 
 def _attn_config_heads(fields: Fields, query: int) -> int:

@@ -40,8 +40,10 @@ def weights(
 
     `second` is the content of hf_quant_config.json, `expert_dtype` the experts' own format where the root names one.
     """
-    inner: dict[str, Any] = (second or {}).get("quantization") or {}
-    block = block or {}
+    inner = (second or {}).get("quantization")
+    if inner is not None and not isinstance(inner, dict):
+        raise InputError(f"{label}: hf_quant_config.json: quantization: found {show(inner)}, expected an object")
+    inner, block = inner or {}, block or {}
     method, algorithm = block.get("quant_method"), block.get("quant_algo") or inner.get("quant_algo")
     for name, value in (("quant_method", method), ("quant_algo", algorithm)):
         if value is not None and not isinstance(value, str):

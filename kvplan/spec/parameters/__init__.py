@@ -44,7 +44,8 @@ HEAD_ATTENTION = (FullAttention, SlidingWindow, ChunkedAttention, CrossAttention
 def count_parameters(config: Mapping[str, Any], spec: ModelSpec) -> Parameters | None:
     """Count the weights of `spec`, the model imported from `config`, by part.
 
-    None when a field that decides the count is missing, or when the family's weights aren't described.
+    None when a field that decides the count is missing, or when the family's weights aren't described. Raises
+    InputError for a field of the wrong type.
     """
     fields = _fields(config, spec)
     if not fields.rules.counted:
@@ -69,7 +70,7 @@ def _fields(config: Mapping[str, Any], spec: ModelSpec) -> Fields:
     text = text_scope(config)
     names = (text.get("model_type"), spec.model_type, config.get("model_type"))
     rules = rules_for(*(name if isinstance(name, str) else None for name in names))
-    return Fields(text, config, rules)
+    return Fields(text, config, rules, spec.id)
 
 
 def _count(f: Fields, spec: ModelSpec) -> Parameters:

@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvplan.errors import InputError, show
 from kvplan.spec.parameters.rules import FamilyRules
 
 TEXT_SCOPES = ("text_config", "llm_config", "language_config")
 
 
+LARGEST = 10**9
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
 class UnknownSizeError(Exception):
-    """A field that decides the count is missing or no whole number; the count is then unknown, not guessed."""
+    """A field that decides the count is missing, or given layer by layer; the count is then unknown, not guessed."""
 
 
 def text_scope(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,25 +42,38 @@ class Fields:
     config: Mapping[str, Any]
     root: Mapping[str, Any]
     rules: FamilyRules
+    label: str = "config"
 
     def get(self, *names: str) -> Any:
         """The first field that is present and not null; `a.b` looks inside the object `a`."""
+        return self._named(*names)[1]
+
+    def _named(self, *names: str) -> tuple[str, Any]:
         for name in names:
             value: Any = self.config
             for key in name.split("."):
                 value = value.get(key) if isinstance(value, Mapping) else None
             if value is not None:
-                return value
-        return None
+                return name, value
+        return names[0], None
 
     def find(self, *names: str) -> int | None:
-        """A whole number from 0 on, or None when no field of these names is present."""
-        value = self.get(*names)
+        """A whole number from 0 on, or None when no field of these names is present.
+
+        Raises InputError for a value of another type, UnknownSizeError for a list with an entry a layer and for -1,
+        which marks a field as unset.
+        """
+        name, value = self._named(*names)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**9:
-            raise UnknownSizeError(names[0])
-        return value
+        if value == -1 or (isinstance(value, list) and value and all(map(_is_size, value))):
+            raise UnknownSizeError(name)
+        if not _is_size(value):
+            raise self._bad(name, value)
+        return int(value)
+
+    def _bad(self, name: str, value: object) -> InputError:
+        return InputError(f"{self.label}: {name}: found {show(value)}, expected a whole number from 0 to {LARGEST:,}")
 
     def need(self, *names: str) -> int:
         """A positive whole number. Raises UnknownSizeError when it is missing."""
@@ -73,13 +94,15 @@ class Fields:
 
     def at(self, index: int, *names: str) -> int | None:
         """A whole number that may be given once or as a list with one entry a layer."""
-        value = self.get(*names)
+        name, value = self._named(*names)
         if not isinstance(value, list):
             return self.find(*names)
         entry = value[index] if 0 <= index < len(value) else None
-        if isinstance(entry, bool) or not isinstance(entry, int) or entry < 0:
-            raise UnknownSizeError(names[0])
-        return entry
+        if entry is None or entry == -1:
+            raise UnknownSizeError(name)
+        if not _is_size(entry):
+            raise self._bad(name, entry)
+        return int(entry)
 
     @property
     def hidden(self) -> int:
