@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from kvplan.errors import InputError, did_you_mean, show
+
+if TYPE_CHECKING:
+    from kvplan.hardware.accelerators import Accelerator
+    from kvplan.hardware.profile import DeviceProfile
 
 DATA_FILE = Path(__file__).with_name("factors.yaml")
 ROOFLINE = "roofline"
@@ -79,6 +84,39 @@ def _factors(name: str, entry: Mapping[str, Any]) -> Factors:
         link_share=entry["link_share"],
         all_reduce=entry["all_reduce_us"] * 1e-6,
         source=entry["source"],
+    )
+
+
+def with_profile(factors: Factors, profile: DeviceProfile, device: Accelerator) -> Factors:
+    """`factors` with what a device profile measured in its place: decode attention by dtype, and linear layers.
+
+    Shares stay relative to the data sheet's rates, which the step model multiplies them with.
+    """
+    share, start = dict(factors.decode_share), dict(factors.decode_start)
+    for bits, dtypes in ((16, ("bf16", "fp16")), (8, ("fp8", "int8"))):
+        line = next((line for line in map(profile.attention_line, dtypes) if line is not None), None)
+        if line is not None:
+            share[bits] = line.bytes_per_second / device.memory_bandwidth
+            start[bits] = line.t0_seconds
+    by_rows: dict[int, list[float]] = {}
+    for product in profile.gemm:
+        if device.bf16_flops is not None:
+            by_rows.setdefault(product.m, []).append(product.flops_per_second / device.bf16_flops)
+    # A product of few rows is bound by its weights: its rate says what share of the bandwidth it reaches.
+    compute = tuple((float(rows), median(rates)) for rows, rates in sorted(by_rows.items()) if rows >= 256)
+    loads = [
+        product.flops_per_second / (2 * product.m) * 2 / device.memory_bandwidth
+        for product in profile.gemm
+        if product.m <= 64
+    ]
+    return replace(
+        factors,
+        name=f"{factors.name} with the profile of {profile.device}",
+        decode_share=share,
+        decode_start=start,
+        gemm_mfu=compute or factors.gemm_mfu,
+        gemm_mbu=median(loads) if loads else factors.gemm_mbu,
+        source=f"measured on {profile.device}, {profile.recorded}: {profile.how}; the rest: {factors.source}",
     )
 
 

@@ -14,26 +14,22 @@ if TYPE_CHECKING:
 
 def print_replay(rows: Sequence[ReplayRow], block: int) -> None:
     """One line a capacity and policy, with the definition of every rate."""
-    table = plain_table("policy")
-    for heading in ("blocks", "hit blocks", "hit tokens", "of tokens", "last half"):
-        table.add_column(heading, justify="right", no_wrap=True)
     split = any(row.misses is not None for row in rows)
-    for heading in ("never reusable", "lost to capacity", "lost to policy") if split else ():
-        table.add_column(heading, justify="right")
+    table = plain_table("policy")
+    headings = ["blocks", "hit blocks", "hit tokens", "of tokens", "last half"]
+    if split:
+        headings = ["blocks", "of tokens", "last half", "hits", "never", "capacity", "policy"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        cells = [
-            row.policy,
-            "unbounded" if row.capacity_blocks is None else f"{row.capacity_blocks:,}",
-            f"{row.hit_blocks:,}",
-            f"{row.hit_tokens:,}",
-            f"{row.token_hit_rate:.2%}",
-            f"{row.last_half_token_hit_rate:.2%}",
-        ]
-        if row.misses is not None:
-            misses = row.misses
-            lost = (misses.never_reusable_blocks, misses.lost_to_capacity_blocks, misses.lost_to_policy_blocks)
-            cells += [f"{count:,}" for count in lost]
-        table.add_row(*cells)
+        size = "unbounded" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"
+        rates = [f"{row.token_hit_rate:.2%}", f"{row.last_half_token_hit_rate:.2%}"]
+        if row.misses is None:
+            table.add_row(row.policy, size, f"{row.hit_blocks:,}", f"{row.hit_tokens:,}", *rates)
+            continue
+        misses = row.misses
+        lost = (misses.never_reusable_blocks, misses.lost_to_capacity_blocks, misses.lost_to_policy_blocks)
+        table.add_row(row.policy, size, *rates, f"{row.hit_blocks:,}", *(f"{count:,}" for count in lost))
     console = stdout()
     console.print(table)
     first = rows[0]
@@ -44,6 +40,11 @@ def print_replay(rows: Sequence[ReplayRow], block: int) -> None:
         "arrival; `of tokens` counts the whole trace from a cold cache, `last half` the second half of the requests "
         "with the cache warm."
     )
+    if split:
+        console.print(
+            "Blocks that missed: `never` were not seen before, `capacity` fit no policy, not even one that knows the "
+            "future, `policy` are what this one lost against that bound."
+        )
 
 
 LABELS = {

@@ -55,7 +55,7 @@ class Built:
 
 def build(scenario: Scenario, folder: Path, progress: Callable[[int, int], None] | None = None) -> Built:
     """Assemble a scenario. Raises InputError for what doesn't go together or doesn't fit."""
-    setup = _setup(scenario)
+    setup = _setup(scenario, folder)
     metrics = Metrics(Slos(scenario.slo.ttft, scenario.slo.tpot, scenario.slo.e2e), scenario.warmup_requests)
     split = scenario.disaggregation
     count = scenario.replicas if split is None else split.prefill + split.decode
@@ -96,7 +96,7 @@ def _replica(scenario: Scenario, setup: Setup, metrics: Metrics, number: int) ->
     return Engine(setup.layout, setup.step_time, setup.settings, pool, metrics, number, tier)
 
 
-def _setup(scenario: Scenario) -> Setup:
+def _setup(scenario: Scenario, folder: Path) -> Setup:
     asked, step = scenario.engine, scenario.step_time
     if step.kind == "fixed_service":
         return Setup(Layout((GroupLaw("full", 16),), 0), None, Settings(), 0, 0, ("fixed service times",))
@@ -125,7 +125,7 @@ def _setup(scenario: Scenario) -> Setup:
         settings = replace(settings, emits=False)
     else:
         assert plan is not None
-        step_time = _step_time(scenario, plan, device, says)
+        step_time = _step_time(scenario, plan, device, folder, says)
     tier = _tier(scenario, techniques, layout, block_bytes, says)
     return Setup(layout, step_time, settings, block_bytes, max_len, tuple(says), tier)
 
@@ -274,12 +274,15 @@ def _settings(asked: EngineSettings, block_bytes: int, max_len: int, techniques:
     )
 
 
-def _step_time(scenario: Scenario, plan: CachePlan, device: Accelerator, says: list[str]) -> StepTime:
-    from kvplan.performance.factors import find_factors
+def _step_time(scenario: Scenario, plan: CachePlan, device: Accelerator, folder: Path, says: list[str]) -> StepTime:
+    from kvplan.hardware.profile import load_profile
+    from kvplan.performance.factors import find_factors, with_profile
     from kvplan.performance.step import model_step
 
     step = scenario.step_time
     factors = find_factors(device.slug, step.kind)
+    if step.profile is not None:
+        factors = with_profile(factors, load_profile(folder / step.profile), device)
     factors = replace(factors, scale=step.scale, host=factors.host if step.host is None else step.host)
     says.append(f"step time {step.kind}, factors {factors.name}: {factors.source}")
     assert scenario.hardware is not None

@@ -142,7 +142,8 @@ class TraceFile(Part):
 
 class Workload(Part):
     """What is asked: a `trace`, or `arrivals` with laws of `prompt` and `output` tokens. `service` is for
-    fixed_service. `priorities` are weights of the classes 0, 1, ..., the lower served first."""
+    fixed_service. `priorities` are weights of the classes 0, 1, ..., the lower served first. `branches` answers are
+    written to each prompt, as requests of their own that share its full blocks."""
 
     trace: TraceFile | None = None
     arrivals: Arrivals | None = None
@@ -153,6 +154,7 @@ class Workload(Part):
     shared_prefix: SharedPrefix | None = None
     sessions: Sessions | None = None
     priorities: tuple[Positive, ...] = ()
+    branches: Count = 1
 
     @model_validator(mode="after")
     def _complete(self) -> Workload:
@@ -160,6 +162,8 @@ class Workload(Part):
             raise ValueError("a workload needs either a trace or arrivals")
         if self.arrivals is not None and self.service is None and (self.prompt is None or self.output is None):
             raise ValueError("arrivals need laws of prompt and output")
+        if self.branches > 1 and (self.sessions is not None or self.arrivals is None or self.arrivals.kind == "closed"):
+            raise ValueError("branches need open arrivals without sessions")
         return self
 
 
@@ -206,13 +210,16 @@ class EngineSettings(Part):
 
 class StepTimes(Part):
     """How long a step takes. `calibrated` and `roofline` come from the model and the device; `constant_step` and
-    `affine` (base + per_sequence x running, prefill free) and `fixed_service` are for checks against closed forms."""
+    `affine` (base + per_sequence x running, prefill free) and `fixed_service` are for checks against closed forms.
+    `host` and `scale` replace the host's share of a step and multiply the whole; `profile` is a device profile that
+    `kvplan validate` wrote, looked up beside the scenario."""
 
     kind: Literal["calibrated", "roofline", "constant_step", "affine", "fixed_service"] = "calibrated"
     base: SecondsOrZero | None = None
     per_sequence: SecondsOrZero = 0.0
     host: SecondsOrZero | None = None
     scale: Positive = 1.0
+    profile: str | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> StepTimes:

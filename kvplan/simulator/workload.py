@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -129,7 +130,15 @@ class Synthetic:
             arrival = round(clock * TICKS)
             if self._made >= self._limit or arrival >= self._until:
                 return
-            yield self._new(arrival)
+            first = self._new(arrival)
+            yield first
+            # vLLM serves n answers as n requests (vllm/v1/engine/parallel_sampling.py): full blocks of the prompt are
+            # shared, the last one is each branch's own from the start, so nothing is ever copied on write.
+            for _ in range(self.workload.branches - 1):
+                if self._made < self._limit:
+                    branch = replace(first, id=self._made, output=self._output(), held=[])
+                    self._made += 1
+                    yield branch
 
     def _new(self, arrival: int) -> Request:
         number = self._made
@@ -152,7 +161,7 @@ class Synthetic:
             request.session = number
             self._open[number] = (self._turns() - 1, keys, ends, 0)
             self._speak(request)
-        elif keys:
+        elif keys or self.workload.branches > 1:
             request.keys, request.ends = (*keys, ("own", number)), (*ends, prompt)
         return request
 
