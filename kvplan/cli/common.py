@@ -27,7 +27,8 @@ PLOT_OPTION: TypeAlias = Annotated[Path | None, typer.Option(help="Draw it into 
 
 def print_json(document: Any) -> None:
     """Print a document as JSON with plain print, so that no line breaks get into strings."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    print(json.dumps(document, indent=2, ensure_ascii=encoding != "utf8"))
     sys.stdout.flush()
 
 

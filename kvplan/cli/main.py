@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 import kvplan
 from kvplan.cli import advise, compare, estimate, explain, gpus, models, serve, techniques
-from kvplan.errors import KvplanError
+from kvplan.cli.streams import drop_stdout, end_by_pipe, os_sentence, prepare_stdout
+from kvplan.errors import MAX_SENTENCE, KvplanError, printable
 
 EXIT_CODES = (
     "Exit codes: 0 answered and fits; 1 does not fit; 2 usage, bad input or unknown model; "
@@ -57,16 +57,25 @@ app.add_typer(gpus.app, name="gpus")
 
 def main() -> None:
     """Run the command line; errors are one sentence on stderr."""
+    prepare_stdout()
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except KvplanError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except SystemExit as error:
+        # Click and rich end the process in their own ways once the reader went away (`| head`).
+        if isinstance(error.__context__, BrokenPipeError):
+            end_by_pipe()
+        raise
     except BrokenPipeError:
-        # The reader went away (`| head`): keep the interpreter from failing again when it flushes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        end_by_pipe()
+    except OSError as error:
+        if error.filename is None:
+            drop_stdout()
+        _fail(os_sentence(error), 2)
     except Exception as error:
         # Click's own errors (typer may carry its own copy of click, so there is no one class to name).
         if not hasattr(error, "format_message"):
@@ -75,6 +84,8 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(sentence: str, code: int) -> None:
-    print(f"kvplan: {' '.join(sentence.split())}", file=sys.stderr)
+def _fail(sentence: str, code: int) -> NoReturn:
+    """End with a sentence on stderr; none where help was the answer."""
+    if sentence and sys.stderr is not None:
+        print(f"kvplan: {printable(' '.join(sentence.split()), MAX_SENTENCE)}", file=sys.stderr)
     sys.exit(code)

@@ -68,7 +68,7 @@ def show_model(
 def import_model(
     source: Annotated[str, typer.Argument(help="A config.json, a folder with one, a .gguf file, or with --hub an id.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the spec here instead of stdout.")
+        Path | None, typer.Option("--output", "-o", help="Write the spec into this file; - is stdout.")
     ] = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="Fetch it from the Hugging Face hub (HF_ENDPOINT, HF_TOKEN).")
@@ -85,7 +85,7 @@ def import_model(
     if assume not in (None, "dense"):
         raise InputError(f"--assume: found {show(assume)}, expected dense")
     text = format_spec(resolve_model(source, hub=hub, assume_dense=assume == "dense").spec)
-    if output is None:
+    if output is None or str(output) == "-":
         print(text, end="")
     else:
         write_text_atomic(output, text)
