@@ -91,7 +91,12 @@ def plan_start(engine: Engine, request: Request, budget: int, available: int) ->
 
 
 def _room_for(engine: Engine, request: Request) -> bool:
-    """SGLang's test: prompt and output fit beside what the running ones are still expected to write."""
-    free = engine.pool.total * engine.layout.groups[0].block - engine.batch.stored_tokens
-    expected = int(engine.batch.expected_tokens * engine.settings.new_token_ratio)
-    return not engine.running or request.prompt + request.output < free - expected
+    """SGLang's test: prompt and output fit beside what the others hold and are still expected to write."""
+    if not engine.running:
+        return True
+    batch = engine.batch
+    coming = [*engine.starting, *(() if engine.partial is None else (engine.partial,))]
+    stored = batch.stored_tokens + sum(other.target for other in coming)
+    expected = batch.expected_tokens + sum(other.output - other.generated for other in coming)
+    free = engine.pool.total * engine.layout.groups[0].block - stored
+    return request.prompt + request.output < free - int(expected * engine.settings.new_token_ratio)

@@ -58,6 +58,7 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.running: dict[Request, None] = {}
         self.partial: Request | None = None
+        self.starting: list[Request] = []
         self.batch = Batch(layout, step_time)
         self.finished: list[Request] = []
         self.preemptions = 0
@@ -278,6 +279,7 @@ class Engine:
                 continue
             self._credit(request, plan)
             self._grow(request, need, plan.stored + count)
+            self.starting.append(request)
             chunks.append((request, count))
             budget -= count
         return chunks, resumed, moved
@@ -337,6 +339,7 @@ class Engine:
             ticks += max(step.least(batch.size), batch.reads) if batch.size else 0
             ticks += step.prefill([(request.stored, count) for request, count in chunks])
         self.partial = None
+        self.starting.clear()
         self._finish_steps(1, ticks, ticks, ticks, sum(request.stored + count for request, count in chunks))
         for request in resumed:
             batch.join(request)
