@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli.common import MODEL_DIR_OPTION, complete_model, print_json
-from kvplan.errors import InputError
+from kvplan.errors import InputError, KvplanError
 
 if TYPE_CHECKING:
     from kvplan.spec.model import ModelSpec
+
+
+class Interrupted(KvplanError):
+    """Ctrl-C in the middle of a run. Exit code 130, as shells have it."""
+
+    exit_code = 130
 
 
 def validate(
@@ -82,8 +88,11 @@ def validate(
             full=full,
             seed=seed,
         )
-        with progress(steps(options)) as tick:
-            result = run(options, tick)
+        try:
+            with progress(steps(options)) as tick:
+                result = run(options, tick)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted: the memory was given back and nothing was written") from None
     if plot is not None:
         draw_plot(result, plot)
     if save_profile is not None:

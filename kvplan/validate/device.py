@@ -6,7 +6,8 @@ import gc
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from kvplan.errors import InputError, show
@@ -77,6 +78,19 @@ class Device:
         kind = getattr(self.torch, "OutOfMemoryError", MemoryError)
         return isinstance(error, (kind, MemoryError)) or "can't allocate memory" in str(error)
 
+    def untimed(self) -> AbstractContextManager[None]:
+        """A context for what is not timed: one CPU thread, since threads that wait for each other stall busy cores."""
+        return self._one_thread()
+
+    @contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        threads = self.torch.get_num_threads()
+        self.torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(threads)
+
     def allocator(self) -> AllocatorFigures | None:
         """torch's own figures for the device, None where it keeps none."""
         return None
@@ -96,8 +110,7 @@ class Device:
         """Wait until the device has done everything asked of it."""
 
     def release(self) -> None:
-        """Give cached memory back, once no tensor refers to it."""
-        gc.collect()
+        """Give cached memory back, once no tensor refers to it. A CPU's goes with its last reference."""
 
     def time_calls(self, call: Callable[[int], object], warm: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` calls after `warm` unmeasured ones; `call` gets its number, to rotate inputs."""
@@ -136,6 +149,9 @@ class CudaDevice(Device):
         self.driver = query(self.uuid, index)
         self.properties = properties
         self.context_bytes = _context_bytes(before, self.driver, int(torch.cuda.memory_reserved(index)))
+
+    def untimed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @property
     def slice(self) -> str | None:
