@@ -76,10 +76,13 @@ def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each kind of answer, by file name."""
     from kvplan import estimator, served
     from kvplan.answers import advise, compare, explain, techniques
+    from kvplan.evidence import audit, difference
     from kvplan.simulator import scenario
 
     return {
         "advise": advise.json_schema(),
+        "audit": audit.json_schema(),
+        "audit-difference": difference.json_schema(),
         "compare": compare.json_schema(),
         "estimate": estimator.json_schema(),
         "estimate-engine": served.json_schema(),

@@ -60,8 +60,8 @@ def audit(
 
     if fail_on not in SEVERITIES:
         raise InputError(f"--fail-on: found {show(fail_on)}, expected one of {', '.join(SEVERITIES)}")
-    own = _settings(settings or [], tensor_parallel_size)
-    given = _given(model, gpu, engine, own, model_dir)
+    own = set_options(settings or [], tensor_parallel_size)
+    given = given_options(model, gpu, engine, own, model_dir)
     level: Any = fail_on
     if server is not None:
         if logs:
@@ -72,7 +72,7 @@ def audit(
     elif logs and len(logs) == 2:
         return _difference(logs, given, run, plan, as_json)
     elif logs and len(logs) == 1:
-        runs = _read(logs[0])
+        runs = read_runs(logs[0])
     else:
         raise InputError(f"LOG: found {len(logs or [])} logs, expected one, two to compare, - for stdin, or --server")
     answer = explain_run(runs, given, run, plan)
@@ -92,7 +92,7 @@ def _difference(logs: list[str], given: Given, run: int | None, plan: Path | Non
         raise InputError("--run, --plan: found them with two logs, expected one log")
     if logs == ["-", "-"]:
         raise InputError("LOG: found - twice, expected stdin once")
-    answer = difference(_read(logs[0]), _read(logs[1]), given)
+    answer = difference(read_runs(logs[0]), read_runs(logs[1]), given)
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -102,9 +102,10 @@ def _difference(logs: list[str], given: Given, run: int | None, plan: Path | Non
     return 0
 
 
-def _given(
+def given_options(
     model: str | None, gpu: str | None, engine: str | None, settings: dict[str, Any], model_dir: Path | None
 ) -> Given:
+    """What the user gave beside the log. Raises InputError for an unknown model or GPU."""
     from kvplan.evidence.ask import Given
     from kvplan.hardware.accelerators import find
     from kvplan.spec.resolve import resolve_model
@@ -113,7 +114,8 @@ def _given(
     return Given(loaded, None if gpu is None else find(gpu), None, engine, settings)
 
 
-def _settings(words: list[str], tensor: int | None) -> dict[str, Any]:
+def set_options(words: list[str], tensor: int | None) -> dict[str, Any]:
+    """The settings of --set NAME=VALUE and -tp. Raises InputError for one without a value."""
     found: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -131,7 +133,8 @@ def _typed(text: str) -> Any:
     return int(text) if text.isdecimal() and len(text) < 19 else text
 
 
-def _read(name: str) -> tuple[LogRun, ...]:
+def read_runs(name: str) -> tuple[LogRun, ...]:
+    """The starts in the log `name` (- is stdin). Raises InputError where it can't be read or tells of none."""
     from kvplan.evidence.reader import read_log
 
     if name == "-":

@@ -33,10 +33,10 @@ class LinePattern:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All formats. `anchors` matches any anchor, `watched` are the few an engine's running log is searched for."""
+    """All formats. `anchors` are their keys as bytes, `watched` are the few an engine's running log is searched for."""
 
     by_anchor: dict[str, tuple[LinePattern, ...]]
-    anchors: re.Pattern[bytes]
+    anchors: tuple[bytes, ...]
     watched: dict[str, list[bytes]]
     ranks: dict[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
 
@@ -61,8 +61,7 @@ def catalog() -> Catalog:
         for entry in data["lines"]:
             pattern = _line(entry, data["engine"])
             by_anchor[pattern.anchor] = (*by_anchor.get(pattern.anchor, ()), pattern)
-    every = b"|".join(re.escape(anchor.encode()) for anchor in by_anchor)
-    return Catalog(by_anchor, re.compile(every), watched, ranks)
+    return Catalog(by_anchor, tuple(anchor.encode() for anchor in by_anchor), watched, ranks)
 
 
 def _line(entry: dict[str, Any], engine: str) -> LinePattern:

@@ -143,11 +143,11 @@ class _Reader:
         return None
 
     def _draft(self, pattern: LinePattern, rank: str | None, number: int) -> _Draft | None:
-        """The run the line belongs to, a new one when it tells of a start; None for trouble of no known engine."""
+        """The run the line belongs to, a new one when it tells of a start; None for another engine's trouble."""
         current = self.drafts[-1] if self.drafts else None
         same = current is not None and (current.engine == pattern.engine or {current.engine, pattern.engine} <= _FAMILY)
-        if not same and pattern.trouble:
-            return current
+        if not same and pattern.trouble:  # several engines print alike: the current one's own format reads it
+            return None
         fresh = not same
         if current is not None and same and pattern.starts:
             again = (pattern.starts, rank) in current.started

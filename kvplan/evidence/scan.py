@@ -1,33 +1,37 @@
 """Lines that may say something, out of a log of any size, in constant memory.
 
-Two speeds. Where an engine may be starting, one pattern with every anchor is run over the text. Once that has been
-silent for a while, only the few anchors that a restart or a failure can't do without are looked for.
+Two speeds. Where an engine may be starting, every anchor is looked for. Once that has been silent for a while, only the
+few anchors that a restart or a failure can't do without are.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
+import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from kvplan.errors import InputError
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
-FULL_BYTES = 16 << 20
-FULL_BYTES_A_START = 64 << 20
+FULL_BYTES = 4 << 20
+FULL_BYTES_A_START = 32 << 20
 _BEFORE, _AFTER = 4 << 10, 64 << 10
+_GZIP = b"\x1f\x8b"
 
 
 def opened(stream: IO[bytes]) -> IO[bytes]:
-    """`stream`, unpacked when it is gzip. Reads two bytes ahead where the stream can't be asked."""
-    import io
-
-    buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(cast(io.RawIOBase, stream))
-    if buffered.peek(2)[:2] == b"\x1f\x8b":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=buffered))
-    return cast(IO[bytes], buffered)
+    """`stream` from where it stands, unpacked when it is gzip."""
+    if stream.seekable():
+        place = stream.tell()
+        packed = stream.read(2) == _GZIP
+        stream.seek(place)
+    else:
+        if not hasattr(stream, "peek"):
+            stream = cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, stream)))
+        packed = cast(io.BufferedReader, stream).peek(2)[:2] == _GZIP
+    return cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream
 
 
 class Scanner:
@@ -37,7 +41,7 @@ class Scanner:
     start. A line longer than MAX_LINE_BYTES is searched piece by piece.
     """
 
-    def __init__(self, stream: IO[bytes], anchors: re.Pattern[bytes], watched: Mapping[str, Sequence[bytes]]) -> None:
+    def __init__(self, stream: IO[bytes], anchors: Sequence[bytes], watched: Mapping[str, Sequence[bytes]]) -> None:
         self.engine: str | None = None
         self.lines = 0
         self._stream = stream
@@ -74,23 +78,28 @@ class Scanner:
             raise InputError(f"LOG: can't be read to its end ({error}), expected a readable log") from None
 
     def _lines(self, data: bytes, end: int) -> Iterator[tuple[int, bytes, bool]]:
-        first = self.lines + 1
+        counted, number = 0, self.lines + 1
         if self._worth_a_look(data, end):
-            position = 0
-            counted, number = 0, first
-            while (hit := self._anchors.search(data, position, end)) is not None:
-                begin = data.rfind(b"\n", 0, hit.start()) + 1
-                stop = data.find(b"\n", hit.end(), end)
+            for begin, cut, ended in self._hits(data, end):
+                number += data.count(b"\n", counted, begin)
+                counted = max(counted, begin)
+                yield number, data[begin:cut], ended
+        self.lines = number - 1 + data.count(b"\n", counted, end) + (0 if data[end - 1 : end] == b"\n" else 1)
+
+    def _hits(self, data: bytes, end: int) -> list[tuple[int, int, bool]]:
+        """Begin and end of each line that holds an anchor, in order; of a huge line what stands around the anchor."""
+        found: dict[int, tuple[int, bool]] = {}
+        for anchor in self._anchors:
+            position = data.find(anchor, 0, end)
+            while position >= 0:
+                line = data.rfind(b"\n", 0, position) + 1
+                stop = data.find(b"\n", position, end)
                 ended = stop >= 0
                 stop = stop if ended else end
-                number += data.count(b"\n", counted, begin)
-                counted = begin
-                # A hit deep inside a huge line shows what stands around it.
-                cut = min(stop, hit.end() + _AFTER)
-                yield number, data[max(begin, hit.start() - _BEFORE) : cut], ended or cut < stop
-                position = cut + 1
-        newlines = data.count(b"\n", 0, end)
-        self.lines += newlines + (0 if data[end - 1 : end] == b"\n" else 1)
+                cut = min(stop, position + _AFTER)
+                found.setdefault(max(line, position - _BEFORE), (cut, ended or cut < stop))
+                position = data.find(anchor, cut, end)
+        return [(begin, *found[begin]) for begin in sorted(found)]
 
     def _worth_a_look(self, data: bytes, end: int) -> bool:
         if self._full > 0 and self._budget > 0:
