@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kvplan.questions.asking import available, cache_options, engine_flags, estimate_arguments, find_model
+from kvplan.questions.asking import (
+    available,
+    cache_options,
+    engine_flags,
+    estimate_arguments,
+    find_model,
+    techniques,
+)
 from kvplan.questions.command import cli_command
 from kvplan.questions.models import (
+    AuditQuestion,
     Command,
     CompareQuestion,
     EstimateQuestion,
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from kvplan.answers.explain import Explanation
     from kvplan.answers.tables import Matrix
     from kvplan.estimator import Estimate
+    from kvplan.evidence.audit import Audit
 
 MOST_CURVES = 8
 
@@ -31,7 +40,8 @@ MOST_CURVES = 8
 class Question:
     """One kind of question: its name, what it is for, the model it is validated by, the answer's class, the function.
 
-    `answers` are the classes an answer may have.
+    `answers` are the classes an answer may have, `is_quick` tells a question that takes less than handing it to another
+    thread would.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Question:
     answers: Callable[[], tuple[type, ...]]
     answer: Callable[[Any], Any]
     body_limit: int = 256 << 10
+    is_quick: Callable[[Any], bool] = lambda question: False
 
 
 def answer_estimate(question: EstimateQuestion) -> Estimate:
@@ -100,9 +111,32 @@ def answer_matrix(question: MatrixQuestion) -> Matrix:
     )  # fmt: skip
 
 
+def answer_audit(question: AuditQuestion) -> Audit:
+    """What a start-up log says. No file or address that it names is opened."""
+    from io import BytesIO
+
+    from kvplan.evidence.ask import Given
+    from kvplan.evidence.audit import audit
+    from kvplan.evidence.reader import read_log
+    from kvplan.hardware.accelerators import find
+
+    named = question.model or question.config
+    loaded = find_model(question.model, question.config, question.assume_dense) if named else None
+    device = None if question.gpu is None else find(question.gpu)
+    own = {name.lstrip("-").replace("-", "_"): value for name, value in question.settings.items()}
+    runs = read_log(BytesIO(question.log.encode("utf-8", errors="replace")))
+    return audit(runs, Given(loaded, device, None, question.engine, own), question.run)
+
+
 def answer_command(question: EstimateQuestion) -> Command:
     """The same question for a terminal."""
     return Command(cli=cli_command(question))
+
+
+def _is_plain(question: EstimateQuestion) -> bool:
+    """An analytic estimate of a known model without techniques: well below a millisecond."""
+    composed = (question.engine, question.config, question.generated, question.what_if or None)
+    return not any(value is not None for value in composed) and not techniques(question)
 
 
 def _estimate_classes() -> tuple[type, ...]:
@@ -130,10 +164,16 @@ def _matrix_classes() -> tuple[type, ...]:
     return (Matrix,)
 
 
+def _audit_classes() -> tuple[type, ...]:
+    from kvplan.evidence.audit import Audit
+
+    return (Audit,)
+
+
 QUESTIONS = (
     Question(
         "estimate", "How much KV cache a model needs, and what a device and an engine make of it.",
-        EstimateQuestion, _estimate_classes, answer_estimate,
+        EstimateQuestion, _estimate_classes, answer_estimate, is_quick=_is_plain,
     ),
     Question(
         "explain", "Where the bytes went: from plain MHA in 16 bits, one technique at a time, to what is stored.",
@@ -148,7 +188,11 @@ QUESTIONS = (
         MatrixQuestion, _matrix_classes, answer_matrix,
     ),
     Question(
+        "audit", "What an engine's start-up log says: where the memory went, what to change.",
+        AuditQuestion, _audit_classes, answer_audit, 4 << 20,
+    ),
+    Question(
         "command", "The same question as a command of the `kvplan` command line.",
-        EstimateQuestion, lambda: (Command,), answer_command,
+        EstimateQuestion, lambda: (Command,), answer_command, is_quick=lambda question: True,
     ),
 )  # fmt: skip

@@ -73,7 +73,7 @@ def estimate_arguments(question: EstimateQuestion) -> dict[str, Any]:
 
 
 def engine_flags(question: EstimateQuestion) -> dict[str, Any]:
-    """The flags of the engine that `question` names: those that are fields of the question, then its own ones, which win."""
+    """The flags of the engine that `question` names: the question's fields, then `settings`, which win."""
     assert question.engine is not None
     own: dict[str, Any] = {
         "max_model_len": _tokens(question.ctx, "--ctx"),

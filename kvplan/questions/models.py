@@ -90,6 +90,16 @@ class CompareQuestion(CacheFields):
     curves: bool = Field(False, description="Also the curves over contexts.")
 
 
+class AuditQuestion(ModelQuestion):
+    """A start-up log of an engine, and what it may not say."""
+
+    log: str = Field(description="What the engine printed while it started.", max_length=2_000_000)
+    gpu: Text | None = Field(None, description="The GPU, where the log doesn't name it.")
+    engine: Text | None = Field(None, description="The engine and release, such as vllm@0.11.0.")
+    settings: dict[Text, Flag] = Field({}, max_length=64, description="Settings that the log lacks.")
+    run: Annotated[int, Field(ge=1, le=10**6)] | None = Field(None, description="Which start in the log, from 1.")
+
+
 class Command(BaseModel):
     """The same question for a terminal."""
 

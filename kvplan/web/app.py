@@ -98,7 +98,9 @@ def _endpoint(question: Question) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             asked = adapter.validate_python(await read_question(request, question.body_limit))
-            # A long answer must not keep the page's other questions waiting.
+            if question.is_quick(asked):
+                return _answer(question, asked)
+            # A long answer must not keep other questions waiting.
             return await run_in_threadpool(_answer, question, asked)
         except Refused as error:
             return problem(error.status, str(error))

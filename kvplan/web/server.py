@@ -22,10 +22,12 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises InputError for an address that can't be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    opened = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small packets without delay on sockets whose protocol is named, and on no others.
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
+        opened.listen(1024)
     except OSError as error:
         opened.close()
         reason = error.strerror or str(error)

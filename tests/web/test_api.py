@@ -135,7 +135,9 @@ def test_lists(site: Site) -> None:
     found = [model["id"] for model in site.send("GET", "/api/models?q=deepseek%20mla").json()["models"]]
     assert "deepseek-v3" in found
     assert "llama-3.1-70b" not in found
-    assert any(gpu["slug"] == "h100-sxm" or "h100" in gpu["aliases"] for gpu in site.send("GET", "/api/gpus").json()["gpus"])
+    assert any(
+        gpu["slug"] == "h100-sxm" or "h100" in gpu["aliases"] for gpu in site.send("GET", "/api/gpus").json()["gpus"]
+    )
     engines = {engine["name"] for engine in site.send("GET", "/api/engines").json()["engines"]}
     assert {"vllm", "llama.cpp"} <= engines
 
@@ -161,7 +163,9 @@ def test_answers_have_the_shape_that_openapi_promises(site: Site, name: str) -> 
 
 def test_many_curves_are_refused(site: Site) -> None:
     vary = ["kv-cache-dtype=bf16,fp8,int8,q8_0", "batch=1,2,3"]
-    assert "at most 8" in site.ask("compare", {"models": ["llama-3.1-8b"], "vary": vary, "curves": True}).json()["detail"]
+    assert (
+        "at most 8" in site.ask("compare", {"models": ["llama-3.1-8b"], "vary": vary, "curves": True}).json()["detail"]
+    )
 
 
 @pytest.mark.parametrize(

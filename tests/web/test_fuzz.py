@@ -77,7 +77,7 @@ def test_a_question_that_is_nearly_right(site: Site, name: str, asked: dict[str,
         assert reply.json()["detail"]
 
 
-OPERATIONS = ("estimate", "explain", "compare", "matrix", "command", "models", "gpus", "engines")
+OPERATIONS = ("estimate", "explain", "compare", "matrix", "audit", "command", "models", "gpus", "engines")
 
 
 @pytest.fixture(scope="module")
@@ -107,4 +107,6 @@ def test_the_document_is_kept(document: Any, name: str) -> None:
 
 
 def test_every_path_is_fuzzed(site: Site) -> None:
-    assert sorted(site.send("GET", "/api/openapi.json").json()["paths"]) == sorted(f"/api/{name}" for name in OPERATIONS)
+    assert sorted(site.send("GET", "/api/openapi.json").json()["paths"]) == sorted(
+        f"/api/{name}" for name in OPERATIONS
+    )

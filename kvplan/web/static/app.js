@@ -4,6 +4,7 @@ import { list } from "./api.js";
 import { $, h } from "./dom.js";
 import { tokens } from "./format.js";
 import { draw, update } from "./plan.js";
+import { start as startLog } from "./log.js";
 import { fromAddress } from "./state.js";
 
 const form = $("question");
@@ -79,6 +80,7 @@ function open() {
 
 theme();
 tabs();
+startLog();
 const refresh = await lists();
 open();
 refresh();

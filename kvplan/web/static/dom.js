@@ -7,7 +7,7 @@ function fill(made, attributes, children) {
     if (value === true) made.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return made;
 }
 
@@ -17,7 +17,7 @@ export const $ = (id) => document.getElementById(id);
 
 // The body of a section, filled anew; the section is hidden where there is nothing to show.
 export function show(id, ...children) {
-  const kept = children.flat().filter((child) => child !== null && child !== undefined);
+  const kept = children.flat(Infinity).filter((child) => child !== null && child !== undefined);
   $(id).hidden = kept.length === 0;
   $(id).querySelector(".body").replaceChildren(...kept);
 }

@@ -38,6 +38,7 @@ function showAnswer(answer, cli) {
   $("verdict").className = fits === null ? "" : fits ? "good" : "bad";
   $("verdict").textContent = answer.verdict;
   drawn = { answer };
+  $("answer").hidden = false;
   show("facts", figures(answer));
   show("components", components(answer));
   show("help", help(answer));
