@@ -1,0 +1,120 @@
+"""What `kvplan plan` does once its options are read: ask, show progress, print, write."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvplan.cli.common import print_json
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from kvplan.planner.answer import Plan
+    from kvplan.planner.flags import Flags
+
+
+class Output(NamedTuple):
+    """What is printed and written."""
+
+    as_json: bool
+    plot: Path | None
+    record: Path | None
+    scenarios: Path | None
+
+
+def run(what: str | None, flags: Flags, prices: Path | None, model_dir: Path | None, output: Output) -> int:
+    """Plan, print, and return the exit code."""
+    from kvplan.planner.flags import request_of
+    from kvplan.planner.plan import plan
+    from kvplan.planner.prices import load_prices
+
+    folder, base, models, name = _source(what)
+    request = request_of(flags, models, base, name)
+    if prices is not None and request.prices is not None:
+        raise InputError("--prices: found it beside the plan's own prices, expected one of them")
+    shown = sys.stderr.isatty() and not output.as_json
+    with _Bar(shown) as bar:
+        table = load_prices(prices) if request.prices is None else None
+        answer = plan(request, folder=folder, prices=table, model_dir=model_dir, progress=bar.update if shown else None)
+    _write(answer, output)
+    if output.as_json:
+        print_json(answer.to_dict())
+    else:
+        from kvplan.report.plan import print_plan
+
+        print_plan(answer)
+    return answer.exit_code
+
+
+def _source(what: str | None) -> tuple[Path, dict[str, Any] | None, str | None, str]:
+    """The folder, document, models and name of what was named: a plan file or models."""
+    if what is None or not what.lower().endswith((".yaml", ".yml")):
+        return Path(), None, what, "plan"
+    from kvplan.files import read_yaml
+    from kvplan.planner.documents import read_document
+    from kvplan.planner.request import PlanRequest
+
+    path = Path(what)
+    document = read_yaml(path)
+    if isinstance(document, dict) and "workload" in document:
+        read_document(path, PlanRequest)  # says line and column of what is wrong
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: found no mapping, expected keys such as models, workload and slo")
+    return path.parent, document, None, str(path)
+
+
+def _write(answer: Plan, output: Output) -> None:
+    if output.plot is not None:
+        from kvplan.report.plan_plot import plot_front
+
+        plot_front(answer, output.plot)
+    if output.record is not None:
+        from kvplan.report.plan_record import write_record
+
+        write_record(answer, output.record)
+    if output.scenarios is not None:
+        _scenarios(answer, output.scenarios)
+
+
+def _scenarios(answer: Plan, folder: Path) -> None:
+    import yaml
+
+    from kvplan.files import write_text_atomic
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--scenarios: can't make {folder} ({error.strerror}), expected a writable place") from None
+    for option in answer.options:
+        if option.simulated is not None:
+            text = yaml.safe_dump(option.simulated.scenario, sort_keys=False)
+            write_text_atomic(folder / f"option-{option.rank}.yaml", text)
+
+
+class _Bar:
+    """A progress bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown, self._progress, self._tasks = shown, None, dict[str, Any]()
+
+    def __enter__(self) -> _Bar:
+        if self.shown:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            made: Any = Progress(console=Console(stderr=True), transient=True)
+            made.start()
+            self._progress = made
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        """Show how far a stage is."""
+        progress: Any = self._progress
+        if stage not in self._tasks:
+            self._tasks[stage] = progress.add_task(stage, total=total)
+        progress.update(self._tasks[stage], completed=done, total=total)

@@ -1,0 +1,1 @@
+"""The inverse question: from a workload and its limits to hardware, engine and settings."""
