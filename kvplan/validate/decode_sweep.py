@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from kvplan.cache.layout import KV, LATENT
 from kvplan.cache.precision import resolve_precision
 from kvplan.cache.techniques.paging import TABLE_ENTRY_BYTES
 from kvplan.errors import InputError
@@ -24,6 +25,8 @@ from kvplan.validate.timing import pace
 
 CACHE_FACTOR = 5  # a pool below five times L2 measures the cache
 CPU_CACHE_BYTES = 6 * MIB
+ROTATION = 64
+FEWEST_SHAPES = 3
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,10 @@ class Bench:
         self.device.release()
 
     def steps(self, batch: int, length: int, shuffle: bool = True) -> list[Decode]:
-        """As many disjoint steps as the pool holds, up to 16. Raises InputError when it holds none."""
+        """As many disjoint steps as the pool holds, up to ROTATION. Raises InputError when it holds none."""
         torch, device, page = self.device.torch, self.device.handle, self.group.block_tokens
         each = batch * -(-length // page)
-        copies = min(16, self.blocks // each)
+        copies = min(ROTATION, self.blocks // each)
         if copies == 0:
             raise InputError(
                 f"--pool: found room for {self.blocks} blocks, expected {each} for {batch} x {length:,} tokens"
@@ -132,7 +135,7 @@ def attention_group(spec: ModelSpec, dtype: str, block: int) -> PoolGroup:
     """The model's group that grows without a bound and is attended: what a decode step spends its time on."""
     groups = pool_groups(spec, resolve_precision(dtype, model_dtype=spec.dtype), block)
     for group in groups:
-        if group.grows and group.window is None and group.part.name in ("K+V", "latent"):
+        if group.grows and group.window is None and group.part.name in (KV, LATENT):
             return group
     raise InputError(f"model: found no layer of {spec.id} whose cache grows with the context, expected one to time")
 
@@ -155,9 +158,16 @@ def tune(bench: Bench, batch: int, length: int) -> Launch | None:
 
 
 def sweep(bench: Bench, name: str, batches: Sequence[int], lengths: Sequence[int], full: bool) -> Sweep:
-    """Measure every batch and length the pool holds; the longest and a middle length are held out of the fit."""
+    """Measure every batch and length the pool holds; the longest and a middle length are held out of the fit.
+
+    Raises InputError when the pool holds too few of them.
+    """
     page = bench.group.block_tokens
     shapes = [(batch, length) for batch in batches for length in lengths if batch * -(-length // page) <= bench.blocks]
+    if len(shapes) < FEWEST_SHAPES:
+        raise InputError(
+            f"--pool: found room for {len(shapes)} of the shapes to time, expected at least {FEWEST_SHAPES}"
+        )
     # The tuned shape is the middle one, the held-out ones were never looked at before.
     launch = tune(bench, *shapes[len(shapes) // 2])
     backend = own_backend(bench.device, launch)

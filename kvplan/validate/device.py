@@ -186,6 +186,10 @@ class CudaDevice(Device):
     def release(self) -> None:
         gc.collect()
         self.torch.cuda.synchronize(self.index)
+        # cuBLAS keeps a workspace of tens of MiB in torch's memory once a product has run.
+        clear = getattr(self.torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
         self.torch.cuda.empty_cache()
 
     def time_calls(self, call: Callable[[int], object], warm: int, repeats: int) -> list[float]:

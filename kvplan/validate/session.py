@@ -16,10 +16,11 @@ from kvplan.cache.techniques.eviction import Eviction
 from kvplan.cache.techniques.sparse_reads import Quest
 from kvplan.errors import InputError
 from kvplan.hardware.profile import DeviceProfile
-from kvplan.memory.allocator import AllocatorFigures, predict_allocations
+from kvplan.memory.allocator import AllocatorFigures
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import resolve_model
 from kvplan.units import GIB, MIB, both, gib
+from kvplan.validate.allocator import allocator_rows, first_allocations, peak_row
 from kvplan.validate.attention import (
     attention_checks,
     numerics,
@@ -32,8 +33,6 @@ from kvplan.validate.checks import Check, DeviceFacts, Result, Series, skipped
 from kvplan.validate.device import Device, open_device
 from kvplan.validate.engine_pool import EnginePool, ask_engine, engine_checks
 from kvplan.validate.groups import Case, lay_out, shortened
-from kvplan.validate.kernels.backends import own_backend
-from kvplan.validate.kernels.triton_decode import TritonDecode
 from kvplan.validate.pools import Pools
 from kvplan.validate.sparse import sparse_checks
 from kvplan.validate.speed import Speed, speed_checks
@@ -122,6 +121,7 @@ def run(options: Options, tick: Callable[[str], None] = lambda text: None, devic
         facts = opened.facts()
         _device_rows(session)
         with opened.untimed():
+            session.rows.extend(first_allocations(opened))
             _sinks(session)
             for case in _cases(session, budget):
                 _run_case(session, case)
@@ -245,7 +245,7 @@ def _run_case(session: Session, case: Case) -> None:
     before, free = device.allocator(), device.free_bytes
     with Pools(device, case) as pools:
         session.rows.extend(_pool_rows(pools))
-        session.rows.extend(_allocator_rows(pools, before, free))
+        session.rows.extend(allocator_rows(pools, before, free))
         pools.fill(generator)
         session.tick(f"{case.name}: capacity")
         rows, series = capacity_checks(pools, scale.churn, session.seed)
@@ -269,25 +269,8 @@ def _reads(session: Session, pools: Pools, generator: Any) -> Iterator[Check]:
             yield from sparse_checks(
                 device, pools.case.name, problem, scale.quest, Eviction("streamingllm", 4, scale.quest.budget - 4)
             )
-            yield from _peak(device, pools.case.name, problem)
+            yield from peak_row(device, pools.case.name, problem)
             return
-
-
-def _peak(device: Device, case: str, problem: Any) -> Iterator[Check]:
-    """The most memory during a decode step against the pool and the step's own workspace."""
-    before = device.allocator()
-    backend = own_backend(device)
-    if before is None or not backend.name.startswith("triton"):
-        return
-    device.reset_peak()
-    call = backend.prepare(problem)
-    assert isinstance(call, TritonDecode)
-    call()
-    device.synchronize()
-    extra = predict_allocations([call.workspace_bytes, call.out.numel() * call.out.element_size()])
-    peak = device.peak_allocated()
-    yield Check("allocator", case, "peak of a decode step", before.allocated + extra.allocated, peak, "B", "within",
-                0.001)  # fmt: skip
 
 
 def _pool_rows(pools: Pools) -> Iterator[Check]:
@@ -297,28 +280,6 @@ def _pool_rows(pools: Pools) -> Iterator[Check]:
             "pools", pools.case.name, f"{group.name}: {group.layers} layers x {pool.blocks} blocks, {group.part.dtype}",
             group.bytes(pool.blocks), pool.measured_bytes, "B",
         )  # fmt: skip
-
-
-def _allocator_rows(pools: Pools, before: AllocatorFigures | None, free: int) -> Iterator[Check]:
-    """torch's three figures against the prediction for these tensors in this order."""
-    device, case = pools.device, pools.case.name
-    after = device.allocator()
-    if before is None or after is None:
-        yield skipped("allocator", case, "requested, allocated, reserved", "torch keeps no figures for a CPU")
-        return
-    options = device.allocator_options()
-    predicted = predict_allocations(pools.sizes)
-    fresh = options is None and before.reserved == 0
-    note = "" if fresh else f"not judged: {options or 'the allocator already held segments'}"
-    yield Check("allocator", case, "requested", predicted.requested, after.requested - before.requested, "B")
-    for name in ("allocated", "reserved"):
-        measured = getattr(after, name) - getattr(before, name)
-        yield Check("allocator", case, name, getattr(predicted, name), measured, "B", judged=fresh, note=note)
-    yield Check("allocator", case, "taken from the driver", predicted.reserved, free - device.free_bytes, "B",
-                judged=False)  # fmt: skip
-    slab = predict_allocations([sum(pools.sizes)])
-    yield Check("allocator", case, "waste of one tensor a layer (one slab: predicted)", slab.waste,
-                after.reserved - before.reserved - predicted.requested, "B", judged=False)  # fmt: skip
 
 
 def _run_engine(session: Session, budget: int) -> None:

@@ -15,9 +15,9 @@ from kvplan.validate.kernels.oracle import gather, sdpa
 from kvplan.validate.kernels.problem import Decode, error_bound
 
 
-def page_bounds(problem: Decode) -> tuple[Any, Any]:
-    """Quest's metadata: the smallest and largest key of each page and channel, [blocks, KV heads, width]."""
-    keys = problem.key.to(problem.torch.float32)
+def page_bounds(problem: Decode, blocks: Any) -> tuple[Any, Any]:
+    """Quest's metadata of `blocks`: the smallest and largest key by page and channel, [blocks, KV heads, width]."""
+    keys = problem.key[blocks].to(problem.torch.float32)
     return keys.amin(dim=1), keys.amax(dim=1)
 
 
@@ -28,14 +28,14 @@ def select_pages(problem: Decode, budget: int) -> Decode:
     that a page is read once for all of them.
     """
     torch, page = problem.torch, problem.page
-    low, high = page_bounds(problem)
     table = torch.zeros((problem.table.shape[0], budget), dtype=torch.int32, device=problem.table.device)
     lengths = torch.zeros_like(problem.lengths)
     for row, length in enumerate(problem.lengths.tolist()):
         count = -(-length // page)
         blocks = problem.table[row, :count].to(torch.int64)
         query = problem.query[row].to(torch.float32).reshape(problem.kv_heads, problem.group, -1).unsqueeze(0)
-        bounds = torch.maximum(query * low[blocks].unsqueeze(2), query * high[blocks].unsqueeze(2))
+        low, high = page_bounds(problem, blocks)
+        bounds = torch.maximum(query * low.unsqueeze(2), query * high.unsqueeze(2))
         scores = bounds.sum(dim=(1, 2, 3))
         scores[-1] = torch.inf
         chosen = scores.topk(min(budget, count)).indices.sort().values

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from kvplan.cache.layout import KV
 from kvplan.cache.techniques.offload import break_even_bandwidth
 from kvplan.errors import InputError
 from kvplan.hardware.profile import AttentionProfile, GemmProfile, LinkProfile
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import resolve_model
-from kvplan.units import GIB, MIB
+from kvplan.units import GIB, MIB, gib
+from kvplan.validate.attention import numerics
 from kvplan.validate.checks import Check, Series, skipped
 from kvplan.validate.decode_sweep import Bench, Sweep, attention_group, pool_bytes, sweep
-from kvplan.validate.device import Device
+from kvplan.validate.device import Device, OutOfMemory
 from kvplan.validate.kernels.backends import other_backends, own_backend
 from kvplan.validate.sparse import select_pages
 from kvplan.validate.timing import Ceilings, Product, ceilings, host_links, products
@@ -31,6 +33,7 @@ GPU_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 GPU_BATCHES = (8, 64)
 CPU_LENGTHS = (128, 256, 512, 1024, 2048)
 CPU_BATCHES = (1, 2)
+PAGE = 16
 PAGES = (8, 16, 32, 64, 128, 256)
 
 
@@ -60,21 +63,9 @@ def speed_checks(
     sweeps = []
     for name, timed, dtype in _timed(spec, full or device.kind == "cuda"):
         tick(f"decode {name}")
-        try:
-            group = attention_group(timed, dtype, 16)
-        except InputError as error:
-            found.rows.append(skipped(SECTION, name, "decode sweep", str(error)))
-            continue
-        bench = Bench(device, group, size, generator)
-        try:
-            lengths, batches = (GPU_LENGTHS, GPU_BATCHES) if device.kind == "cuda" else (CPU_LENGTHS, CPU_BATCHES)
-            done = sweep(bench, name, batches, lengths, full)
+        done = _run_sweep(found, device, name, timed, dtype, size, generator, full)
+        if done is not None:
             sweeps.append(done)
-            _sweep_rows(found, device, done, top)
-            if group.part.name == "K+V" and dtype == "auto":
-                found.rows.extend(_bench_rows(bench, name, done, full))
-        finally:
-            bench.close()
     if len(sweeps) > 1 and sweeps[0].name == sweeps[1].name.replace("fp8", "bf16"):
         found.rows.append(_dtype_row(sweeps[0], sweeps[1]))
     if full or device.kind == "cuda":
@@ -87,6 +78,33 @@ def speed_checks(
     _link_rows(found, device, spec, measured, full)
     device.release()
     return found
+
+
+def _run_sweep(
+    found: Speed, device: Device, name: str, spec: ModelSpec, dtype: str, size: int, generator: Any, full: bool
+) -> Sweep | None:
+    """One dtype of one model from a pool of its own; None, and a row that says why, where it can't be timed."""
+    try:
+        bench = Bench(device, attention_group(spec, dtype, PAGE), size, generator)
+        try:
+            refused = own_backend(device).refuses(bench.template)
+            if refused is not None:
+                raise InputError(refused)
+            lengths, batches = (GPU_LENGTHS, GPU_BATCHES) if device.kind == "cuda" else (CPU_LENGTHS, CPU_BATCHES)
+            done = sweep(bench, name, batches, lengths, full)
+            _sweep_rows(found, device, done)
+            far = f"over a layer of {gib(bench.pool.measured_bytes)}"
+            found.rows.extend(numerics(device, name, far, bench.steps(2, 3 * PAGE + 1)[0], extra=False))
+            if bench.group.part.name == KV and dtype == "auto":
+                found.rows.extend(_bench_rows(bench, name, done, full))
+        finally:
+            bench.close()
+    except OutOfMemory:
+        raise
+    except InputError as error:
+        found.rows.append(skipped(SECTION, name, "decode sweep", str(error)))
+        return None
+    return done
 
 
 def _timed(spec: ModelSpec, wide: bool) -> Iterator[tuple[str, ModelSpec, str]]:
@@ -119,14 +137,14 @@ def _datasheet(device: Device) -> float | None:
     return find(facts.accelerator).memory_bandwidth
 
 
-def _sweep_rows(found: Speed, device: Device, done: Sweep, top: Ceilings) -> None:
-    judged = device.kind == "cuda"
+def _sweep_rows(found: Speed, device: Device, done: Sweep) -> None:
+    top, judged = found.ceilings, device.kind == "cuda"
     for point in done.held_out:
         found.rows.append(
             Check(SECTION, done.name, f"held out: {point.batch} x {point.length:,} tokens, one layer",
                   done.predicted(point), point.seconds, "s", "within", HELD_OUT_TOLERANCE, judged)
         )  # fmt: skip
-    targeted = device.facts().compute_capability == HOPPER and done.part == "K+V"
+    targeted = device.facts().compute_capability == HOPPER and done.part == KV
     share = HOPPER_SHARE.get(done.dtype, OTHER_SHARE) if targeted else OTHER_SHARE
     best = max(done.points, key=lambda point: point.rate)
     big = [point for point in done.points if point.bytes >= BIG_READ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.validate.attention import largest_error
+from kvplan.validate.attention import NOT_FINITE, largest_error, numerics
 from kvplan.validate.device import open_device
 from kvplan.validate.kernels import torch_decode
 from kvplan.validate.kernels.oracle import sdpa
@@ -178,13 +178,22 @@ def test_offsets_beyond_two_to_the_31(generator: Any) -> None:
     assert largest_error(device, TritonDecode(problem, 2, Launch(), True, device.empty)(), right) < CLOSE
 
 
-def test_an_output_nobody_wrote_is_an_infinite_error(generator: Any) -> None:
+def test_an_output_nobody_wrote_fails(generator: Any) -> None:
     problem = make(generator)
     right, poisoned = sdpa(problem), problem.poisoned_output()
-    assert largest_error(open_device("cpu"), poisoned, right) == math.inf
+    assert largest_error(open_device("cpu"), poisoned, right) == NOT_FINITE
     out = torch_decode.decode(problem, poisoned)
     out[1, 2, 3] = math.nan
-    assert largest_error(open_device("cpu"), out, right) == math.inf
+    assert largest_error(open_device("cpu"), out, right) == NOT_FINITE
+
+
+def test_a_kernel_that_breaks_fails_its_row(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch_decode, "decode", broken)
+    row = next(iter(numerics(open_device("cpu"), "m", "K+V", make(generator))))
+    assert (row.status, row.note) == ("fail", "failed: RuntimeError: an illegal memory access was encountered")
 
 
 def test_a_swapped_block_and_a_token_too_many_are_seen(generator: Any) -> None:

@@ -54,7 +54,8 @@ def test_the_default_set_covers_gqa_window_mla_and_hybrid(default_run: tuple[Res
 
 def test_the_allocator_rows_are_judged_in_a_fresh_process(default_run: tuple[Result, FakeDevice, int]) -> None:
     rows = [check for check in default_run[0].checks if check.section == "allocator" and check.judged]
-    assert len(rows) == 4 * 3
+    # 2 figures of 6 first tensors (two are past a quarter of this card's 4 GiB), 3 of each of 4 models
+    assert len(rows) == 6 * 2 + 4 * 3
     assert {check.status for check in rows} == {"pass"}
 
 
@@ -138,7 +139,7 @@ def test_running_out_of_memory_anywhere_frees_everything(at: int, fake_device: C
         (Options(fraction=float("nan")), "--fraction: found nan"),
         (Options(fraction=0.5, pool=MIB), "--fraction: found it together with --pool"),
         (Options(block_size=0), "--block-size: found 0"),
-        (Options(pool=1 << 50), r"--pool: found 1,024 TiB .*expected at most the 1.00 GiB .*on fake card"),
+        (Options(pool=1 << 50), r"--pool: found 1,024 TiB .*expected at most the 1\.0+ GiB .*on fake card"),
         (Options(model=SMALL, pool=1), "--pool: found 1 B, but one request"),
         (Options(model=SMALL, kv_cache_dtype="q8_0"), "--kv-cache-dtype: found q8_0"),
         (Options(model=SMALL, engine="vlm"), "--engine: found 'vlm', expected one of vllm"),

@@ -16,6 +16,7 @@ from kvplan.validate.kernels.triton_decode import Launch, TritonDecode, choose_s
 INTERPRETER_STEPS = 256  # an interpreted step of the loop takes 10 ms and more
 INTERPRETER_LAUNCH = Launch(tile=64, heads=128)
 CPU_MULTIPROCESSORS = 8
+FP8_CAPABILITY = (8, 9)
 INTERPRETED = "triton (interpreted)"
 
 Prepared = Callable[[], Any]
@@ -49,6 +50,9 @@ def triton_backend(device: Device, launch: Launch | None = None) -> Backend:
 
     def refuses(problem: Decode) -> str | None:
         reason = missing_reason(device.kind)
+        capability = device.facts().compute_capability
+        if reason is None and capability is not None and capability < FP8_CAPABILITY and _is_fp8(problem):
+            return "fp8 needs compute capability 8.9"
         if reason is None and interpret:
             tiles = problem.kv_heads * -(-problem.group // chosen.heads)
             steps = tiles * (problem.attended() // chosen.tile + int(problem.lengths.numel()))
@@ -64,6 +68,10 @@ def triton_backend(device: Device, launch: Launch | None = None) -> Backend:
         )
 
     return Backend(INTERPRETED if interpret else "triton", refuses, prepare)
+
+
+def _is_fp8(problem: Decode) -> bool:
+    return bool(problem.key.element_size() == 1 and problem.key.is_floating_point())
 
 
 def other_backends(device: Device) -> Iterator[Backend]:

@@ -38,20 +38,19 @@ def sdpa(problem: Decode) -> Any:
     for number in range(int(problem.lengths.numel())):
         begin, end = problem.span(number)
         key, value = gather(problem, number, begin, end)
-        heads = problem.group
-        key = key.transpose(0, 1).repeat_interleave(heads, dim=0)
-        value = value.transpose(0, 1).repeat_interleave(heads, dim=0)
-        query = problem.query[number].to(torch.float32).unsqueeze(1)
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+        # The query heads of a KV head stand where query tokens would: no copy of K and V for each of them.
+        query = problem.query[number].to(torch.float32).reshape(problem.kv_heads, problem.group, -1)
         mask = None
         if problem.sinks is not None:
             # A sink is one more key of score 0 (a zero vector) that the mask lifts to its logit, with a zero value.
             key = torch.nn.functional.pad(key, (0, 0, 0, 1))
             value = torch.nn.functional.pad(value, (0, 0, 0, 1))
-            mask = torch.zeros((query.shape[0], 1, key.shape[1]), device=key.device)
-            mask[:, 0, -1] = problem.sinks.to(torch.float32)
+            mask = torch.zeros((*query.shape[:2], key.shape[1]), device=key.device)
+            mask[:, :, -1] = problem.sinks.to(torch.float32).reshape(query.shape[:2])
         out = torch.nn.functional.scaled_dot_product_attention(
             query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0),
             attn_mask=None if mask is None else mask.unsqueeze(0), scale=problem.scale,
         )  # fmt: skip
-        rows.append(out[0, :, 0])
+        rows.append(out[0].reshape(-1, problem.value_width))
     return torch.stack(rows)
