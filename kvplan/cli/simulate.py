@@ -20,8 +20,14 @@ def simulate(
     ] = None,
     find: Annotated[str | None, typer.Option(help="max-rate: the greatest rate that meets --slo.")] = None,
     slo: Annotated[str | None, typer.Option(help="Limits for --find: ttft_p99=2s,tpot_p99=50ms.")] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="A measured run (CSV): fit the scale of the step time, report the errors.")
+    ] = None,
+    fit_rows: Annotated[int, typer.Option(min=1, help="How many of its first requests to fit on.")] = 100,
     seeds: Annotated[int, typer.Option(min=1, max=64, help="Runs with consecutive seeds, and their spread.")] = 1,
-    scale_rate: Annotated[float | None, typer.Option(help="Multiply the rate of a trace.")] = None,
+    scale_rate: Annotated[
+        float | None, typer.Option(help="Multiply the rate of a trace or of synthetic arrivals.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Take only the first requests.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw pool, queue and latencies into this PNG or SVG file.")] = None,
     events: Annotated[Path | None, typer.Option(help="Write every event as JSON lines.")] = None,
@@ -32,14 +38,13 @@ def simulate(
     from kvplan.simulator import study
 
     document = study.load_document(scenario)
-    common: list[tuple[str, Any]] = []
-    if scale_rate is not None:
-        common.append(("workload.trace.scale_rate", scale_rate))
-    if limit is not None:
-        common.append(("workload.trace.limit" if "trace" in document["workload"] else "workload.requests", limit))
+    common = study.scaled(document, scale_rate, limit)
     if check:
         study.changed(document, scenario, common)
         print_json({"scenario": str(scenario), "valid": True}) if as_json else print(f"{scenario}: valid")
+        return
+    if fit is not None:
+        _fit(study.changed(document, scenario, []), scenario, fit, fit_rows, as_json)
         return
     if find is not None:
         _find(study, document, scenario, find, slo, as_json)
@@ -84,6 +89,18 @@ def _outputs(study: Any, stack: ExitStack, events: Path | None, requests: Path |
     progress = stack.enter_context(Progress())
     outputs.progress = progress.update if progress.shown and not as_json else None
     return outputs
+
+
+def _fit(scenario: Any, path: Path, measured: Path, rows: int, as_json: bool) -> None:
+    from kvplan.simulator.fit import fit_scale
+
+    found = fit_scale(scenario, path, measured, rows)
+    if as_json:
+        print_json(found)
+        return
+    from kvplan.report.simulate import print_fit
+
+    print_fit(found)
 
 
 def _find(study: Any, document: dict[str, Any], path: Path, find: str, slo: str | None, as_json: bool) -> None:

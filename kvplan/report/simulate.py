@@ -156,6 +156,22 @@ def print_max_rate(found: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_fit(found: Mapping[str, Any]) -> None:
+    """The fitted constant, and how the whole measured run compares."""
+    console = stdout()
+    console.print(
+        f"step_time.scale {found['scale']:.4f} makes the mean TPOT of the first {found['fitted_on']:,} of "
+        f"{found['requests']:,} requests equal; over the whole run:"
+    )
+    table = plain_table("figure")
+    for heading in ("measured", "simulated", "error"):
+        table.add_column(heading, justify="right")
+    for name in ("output_tokens_per_s", "tpot_mean_s", "ttft_mean_s"):
+        row = found[name]
+        table.add_row(name, f"{row['measured']:,.5g}", f"{row['simulated']:,.5g}", f"{row['error']:+.1%}")
+    console.print(table)
+
+
 class Progress:
     """A line on stderr with simulated time and finished requests; on a terminal only, and gone at the end."""
 

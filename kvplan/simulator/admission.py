@@ -96,7 +96,7 @@ def _room_for(engine: Engine, request: Request) -> bool:
         return True
     batch = engine.batch
     coming = [*engine.starting, *(() if engine.partial is None else (engine.partial,))]
-    stored = batch.stored_tokens + sum(other.target for other in coming)
-    expected = batch.expected_tokens + sum(other.output - other.generated for other in coming)
-    free = engine.pool.total * engine.layout.groups[0].block - stored
+    stored: int = batch.stored_tokens + sum(other.target for other in coming)
+    expected: int = batch.expected_tokens + sum(other.output - other.generated for other in coming)
+    free: int = engine.pool.total * engine.layout.groups[0].block - stored
     return request.prompt + request.output < free - int(expected * engine.settings.new_token_ratio)

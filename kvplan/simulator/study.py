@@ -84,6 +84,27 @@ def changed(document: dict[str, Any], path: Path, settings: Sequence[tuple[str, 
     return parse_scenario(copy, str(path))
 
 
+def scaled(document: dict[str, Any], scale_rate: float | None, limit: int | None) -> list[tuple[str, Any]]:
+    """The settings that multiply the rate and cut the number of requests, for a trace or a synthetic workload.
+
+    Raises InputError for a rate that isn't above zero and for arrivals that have none.
+    """
+    workload = document["workload"]
+    found: list[tuple[str, Any]] = []
+    if scale_rate is not None:
+        if not 0 < scale_rate < 1e9:
+            raise InputError(f"--scale-rate: found {show(scale_rate)}, expected a number above 0")
+        if "trace" in workload:
+            found.append(("workload.trace.scale_rate", scale_rate * workload["trace"].get("scale_rate", 1.0)))
+        elif "rate" in workload["arrivals"]:
+            found.append(("workload.arrivals.rate", scale_rate * workload["arrivals"]["rate"]))
+        else:
+            raise InputError("--scale-rate: found arrivals without a rate, expected an open workload or a trace")
+    if limit is not None:
+        found.append(("workload.trace.limit" if "trace" in workload else "workload.requests", limit))
+    return found
+
+
 def parse_vary(items: Sequence[str]) -> list[list[tuple[str, Any]]]:
     """Every combination of `key=a,b,c` items, in order. Values are read as YAML scalars."""
     import yaml

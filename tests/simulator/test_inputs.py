@@ -131,6 +131,14 @@ def test_limits_and_variations_are_parsed_or_named() -> None:
         study.change({}, "kv-cache-dtyp", "fp8")
 
 
+def test_rates_scale_for_traces_and_laws() -> None:
+    assert study.scaled(GOOD, 2.0, 7) == [("workload.arrivals.rate", 10.0), ("workload.requests", 7)]
+    trace = {"workload": {"trace": {"path": "x.jsonl", "scale_rate": 3}}}
+    assert study.scaled(trace, 2.0, 7) == [("workload.trace.scale_rate", 6.0), ("workload.trace.limit", 7)]
+    with pytest.raises(InputError, match="--scale-rate: found -1"):
+        study.scaled(GOOD, -1.0, None)
+
+
 def test_the_greatest_rate_lies_at_the_known_limit() -> None:
     """M/D/1 waits rho / (2 (1 - rho)): a mean of 2 s is met up to rho = 0.8 of one request a second."""
     document = {

@@ -6,79 +6,54 @@ max_num_seqs 128, max_num_batched_tokens 2048; the slots bind, not the blocks.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
 import pytest
 
-from kvplan.performance.reads import TICKS
-from kvplan.simulator.build import build
-from kvplan.simulator.request import Request
+from kvplan.errors import InputError
+from kvplan.simulator.fit import fit_scale, read_measured
 from kvplan.simulator.scenario import parse_scenario
 
-ROWS = list(csv.DictReader((Path(__file__).parents[1] / "evidence/vllm_measured_rtxpro6000_llama31_8b.csv").open()))
-FITTED_ON = 100
+MEASURED = Path(__file__).parents[1] / "evidence" / "vllm_measured_rtxpro6000_llama31_8b.csv"
 
 
-class Measured:
-    feeds_back = False
-
-    def stream(self):
-        for number, row in enumerate(ROWS):
-            arrival = round(float(row["arrival_s"]) * TICKS)
-            yield Request(number, arrival, int(row["input_tokens"]), int(row["output_tokens"]))
-
-    def after(self, request):
-        return None
-
-
-def simulate(scale: float, kind: str = "calibrated") -> dict[int, Request]:
+def fit(kind: str = "calibrated", rows: int = 100) -> dict[str, Any]:
     document = {
         "model": "llama-3.1-8b",
         "hardware": {"gpu": "rtx-pro-6000-server"},
         "engine": {"max_num_seqs": 128, "max_num_batched_tokens": 2048},
-        "step_time": {"kind": kind, "scale": scale},
-        "workload": {"arrivals": {"rate": 10}, "requests": 1, "prompt": 1, "output": 1},
+        "step_time": {"kind": kind},
+        "workload": {"trace": {"path": "measured.csv", "time_unit": "s"}},
     }
-    built = build(parse_scenario(document, "measured"), Path())
-    simulation = built.simulation
-    simulation.source = Measured()
-    simulation._stream = simulation.source.stream()
-    done: dict[int, Request] = {}
-    built.metrics.on_request = lambda request: done.update({request.id: request})
-    simulation.run()
-    return done
+    return fit_scale(parse_scenario(document, "measured"), Path("measured.yaml"), MEASURED, rows)
 
 
-def tpot(done: dict[int, Request], count: int) -> float:
-    first = [done[number] for number in range(count) if done[number].output > 1]
-    return fmean((r.finished - r.first_token) / TICKS / (r.output - 1) for r in first)
-
-
-def measured_tpot(count: int) -> float:
-    times = [
-        (float(row["last_token_s"]) - float(row["first_token_s"])) / (int(row["output_tokens"]) - 1)
-        for row in ROWS[:count]
-        if int(row["output_tokens"]) > 1
-    ]
-    return fmean(times)
+def test_the_file_is_the_published_run() -> None:
+    rows = read_measured(MEASURED)
+    assert len(rows) == 300
+    assert sum(row.output for row in rows) == 195_753
+    assert max(row.end for row in rows) == pytest.approx(65.93, abs=0.01)
+    assert sum(row.ttft for row in rows) / 300 == pytest.approx(7.097, abs=0.03)
 
 
 def test_measured_run_with_one_constant_fitted_on_its_first_hundred() -> None:
-    scale = 1.0
-    for _ in range(3):
-        scale *= measured_tpot(FITTED_ON) / tpot(simulate(scale), FITTED_ON)
-    done = simulate(scale)
-    makespan = max(request.finished for request in done.values()) / TICKS
-    output = sum(int(row["output_tokens"]) for row in ROWS)
-    assert output / makespan == pytest.approx(output / 65.926, rel=0.05)
-    assert tpot(done, len(ROWS)) == pytest.approx(measured_tpot(len(ROWS)), rel=0.10)
-    wait = fmean(float(row["first_token_s"]) - float(row["arrival_s"]) for row in ROWS)
-    found = fmean((request.first_token - request.arrival) / TICKS for request in done.values())
-    assert found == pytest.approx(wait, rel=0.15)
-    assert 0.95 < scale < 1.05  # the factors alone are near; the constant only trims them
+    found = fit()
+    assert abs(found["output_tokens_per_s"]["error"]) < 0.05
+    assert abs(found["tpot_mean_s"]["error"]) < 0.10
+    assert abs(found["ttft_mean_s"]["error"]) < 0.15
+    assert 0.95 < found["scale"] < 1.05  # the factors alone are near; the constant only trims them
 
 
 def test_a_bare_roofline_is_too_fast() -> None:
-    assert measured_tpot(len(ROWS)) / tpot(simulate(1.0, "roofline"), len(ROWS)) > 1.3
+    assert fit("roofline")["scale"] > 1.3
+
+
+def test_a_measured_run_must_be_whole(tmp_path: Path) -> None:
+    lines = MEASURED.read_text().splitlines()
+    (tmp_path / "a.csv").write_text("\n".join(line.replace("first_token_s", "ttft") for line in lines[:3]))
+    with pytest.raises(InputError, match="found no column first_token_s"):
+        read_measured(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(lines[0] + "\n10,5,2.0,2.0,2.0,1.0,3.0\n")
+    with pytest.raises(InputError, match="line 2: found times out of order"):
+        read_measured(tmp_path / "b.csv")
