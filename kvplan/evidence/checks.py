@@ -138,7 +138,7 @@ def _sglang(run: LogRun, ask: Ask) -> Iterator[Check]:
     printed = run.least("tokens")
     if printed is None:
         return
-    before, after = run.last("free"), run.last("free_after_weights")
+    before, after = run.first("free"), run.first("free_after_weights")
     share = run.flags.get("mem_fraction_static") or ask.settings.get("mem_fraction_static")
     if before is not None and after is not None and isinstance(share, int | float):
         found = _sglang_tokens(ask, before, after, float(share))
@@ -150,7 +150,7 @@ def _sglang(run: LogRun, ask: Ask) -> Iterator[Check]:
     scale = int(printed.value) / (answer.capacity_tokens or int(printed.value))
     sizes = _sglang_sizes(pools, scale)
     for name, size in sizes.items():
-        figure = run.last(name)
+        figure = run.first(name)  # a draft model's pool comes after the target's
         if figure is not None and size is not None:
             yield _check(figure, size, size, size, f"{tokens(int(printed.value))} tokens", slack=figure.half * 2.2)
     window = run.last("window_tokens")

@@ -96,7 +96,11 @@ def _observed(run: LogRun) -> dict[str, tuple[int, float, int, str]]:
     if "activation" not in found and peak is not None and weights is not None and run.engine == "vllm":
         size = int(peak.value) - weights[0]
         found["activation"] = (size, peak.half + weights[1], peak.line, "peak less weights")
-    before, after = run.last("free"), run.last("free_after_weights")
+    consumed = run.last("consumed")
+    if "non-torch" not in found and consumed is not None and weights is not None:
+        size = int(consumed.value) - weights[0]
+        found["non-torch"] = (size, consumed.half + weights[1], consumed.line, "consumed less weights")
+    before, after = run.first("free"), run.first("free_after_weights")
     if "weights" not in found and before is not None and after is not None:
         found["weights"] = (
             int(before.value) - int(after.value), before.half + after.half, after.line, "free before less free after"
@@ -115,7 +119,8 @@ def _per_device(run: LogRun) -> dict[str, tuple[int, float, int, str]]:
             device = (figure.device or "").removesuffix("_Split")
             if device.startswith("CPU") or device.endswith("Host"):
                 continue
-            size, half, _ = sizes.get(device, (0, 0.0, 0))
+            # Ollama prints the same buffers again each time it tries a placement.
+            size, half, _ = sizes.get(device, (0, 0.0, 0)) if run.engine != "ollama" else (0, 0.0, 0)
             sizes[device] = (size + int(figure.value), half + figure.half, figure.line)
         if sizes:
             device, (size, half, line) = max(sizes.items(), key=lambda item: item[1][0])

@@ -17,7 +17,8 @@ class LinePattern:
 
     `anchor` is text the line holds; `match` has a group `figure__unit` for each figure. `starts` is the kind of start
     the line tells of, `result` that the engine has sized its pool or given up, `refusal` and `trouble` name what went
-    wrong, `flags` that settings stand in the line. `engine` is the one the line is proof of.
+    wrong, `flags` that settings stand in the line. `engine` is the one the line is proof of. A size is printed with at
+    least `decimals` decimals, or lost its zeros.
     """
 
     engine: str
@@ -29,6 +30,7 @@ class LinePattern:
     refusal: str | None = None
     trouble: str | None = None
     flags: bool = False
+    decimals: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ def catalog() -> Catalog:
         watched[data["engine"]] = [anchor.encode() for anchor in data["watch"]]
         ranks[data["engine"]] = tuple(re.compile(text) for text in data["ranks"])
         for entry in data["lines"]:
-            pattern = _line(entry, data["engine"])
+            pattern = _line(entry, data["engine"], data.get("decimals", 0))
             by_anchor[pattern.anchor] = (*by_anchor.get(pattern.anchor, ()), pattern)
     return Catalog(by_anchor, tuple(anchor.encode() for anchor in by_anchor), watched, ranks)
 
 
-def _line(entry: dict[str, Any], engine: str) -> LinePattern:
+def _line(entry: dict[str, Any], engine: str, decimals: int) -> LinePattern:
     options = dict(entry)
     options["match"] = re.compile(options["match"]) if "match" in options else None
     options["seen"] = str(options["seen"])
-    return LinePattern(**{"engine": engine, **options})
+    return LinePattern(**{"engine": engine, "decimals": decimals, **options})

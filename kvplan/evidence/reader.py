@@ -184,7 +184,7 @@ class _Reader:
         index = groups.pop("device__index", None)
         for group, text in groups.items():
             name, _, unit = group.partition("__")
-            value, half = _value(text, unit)
+            value, half = _value(text, unit, pattern.decimals)
             if value is None:
                 continue
             if unit == "flag":
@@ -201,15 +201,15 @@ def _has_text(match: re.Match[str]) -> bool:
 _UNITS = {"gib": "bytes", "mib": "bytes", "size": "bytes", "flag": "setting"}
 
 
-def _value(text: str, unit: str) -> tuple[int | float | str | None, float]:
+def _value(text: str, unit: str, decimals: int) -> tuple[int | float | str | None, float]:
     """A printed figure and half a unit of its last digit; (None, 0) for what is no figure after all."""
     if unit == "text":
         return text.strip(), 0
     if unit == "size":
         number, _, suffix = text.partition(" ")
-        return _bytes(number, _SIZES[suffix])
+        return _bytes(number, _SIZES[suffix], decimals)
     if unit in _SIZES:
-        return _bytes(text, _SIZES[unit])
+        return _bytes(text, _SIZES[unit], decimals)
     if unit == "flag" and not re.fullmatch(r"[0-9,]{1,24}", text):
         word = text.strip()
         try:
@@ -230,9 +230,9 @@ def _fraction(text: str) -> Fraction | None:
     return Fraction(text) if re.fullmatch(r"-?[0-9]{1,12}(?:\.[0-9]{1,12})?", text) else None
 
 
-def _bytes(text: str, scale: int) -> tuple[int | None, float]:
+def _bytes(text: str, scale: int, decimals: int) -> tuple[int | None, float]:
     exact = _fraction(text)
     if exact is None:
         return None, 0
-    digits = len(text.partition(".")[2])
+    digits = max(decimals, len(text.partition(".")[2]))
     return round(exact * scale), scale / 2 / 10**digits

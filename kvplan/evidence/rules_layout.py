@@ -117,6 +117,17 @@ def _old_version(evidence: Evidence) -> Iterator[Finding]:
                       f"upgrade: {gain.change}", gain=gain)  # fmt: skip
 
 
+def _padding(evidence: Evidence) -> Iterator[Finding]:
+    layers, percent = evidence.run.last("padding_layers"), evidence.run.last("padding_percent")
+    if layers is not None and percent is not None:
+        yield finding(
+            "layers-padded",
+            f"{layers.value} layers of padding even the groups out: at most {percent.value:g} % of the pool is empty",
+            "nothing to set: it follows from the numbers of layers of each kind",
+            lines=(layers.line,),
+        )
+
+
 def _sequences(evidence: Evidence) -> Iterator[Finding]:
     most = evidence.setting("max_num_seqs")
     printed = evidence.run.least("concurrency")
@@ -193,5 +204,18 @@ def _unexplained(evidence: Evidence) -> Iterator[Finding]:
                       lines=tuple(item.line for item in off))  # fmt: skip
 
 
-LAYOUT_RULES = (_misleading, _batch_reserve, _latent, _copied_heads, _windows_unused, _old_version, _sequences,
-                _sixteen_bits, _states, _drafting, _slots, _unexplained)  # fmt: skip
+LAYOUT_RULES = (
+    _misleading,
+    _batch_reserve,
+    _latent,
+    _copied_heads,
+    _windows_unused,
+    _old_version,
+    _padding,
+    _sequences,
+    _sixteen_bits,
+    _states,
+    _drafting,
+    _slots,
+    _unexplained,
+)

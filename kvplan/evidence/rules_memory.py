@@ -63,6 +63,18 @@ def _weights(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _graphs_inside(evidence: Evidence) -> Iterator[Finding]:
+    figure, share = evidence.run.last("share_without_graphs"), evidence.memory.share
+    if figure is not None and share is not None:
+        same = min(1.0, 2 * share - float(figure.value))
+        yield finding(
+            "graphs-inside-share",
+            f"a share of {share:g} acts like {float(figure.value):g} before graphs were counted in it",
+            f"--gpu-memory-utilization {same:.4g} gives the cache what it had before",
+            lines=(figure.line,),
+        )
+
+
 def _activation(evidence: Evidence) -> Iterator[Finding]:
     term, pool = _term(evidence, "activation"), _term(evidence, "KV cache")
     if term is None or pool is None or (term.observed or 0) < max(GIB, pool.observed or 0):
@@ -116,4 +128,4 @@ def _on_host(evidence: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-MEMORY_RULES = (_does_not_add_up, _weights, _graphs, _activation, _non_torch, _ranks, _on_host)
+MEMORY_RULES = (_does_not_add_up, _weights, _graphs, _graphs_inside, _activation, _non_torch, _ranks, _on_host)

@@ -50,6 +50,11 @@ class LogRun:
         """Every figure of that name, in the order of the log."""
         return tuple(figure for figure in self.figures if figure.name == name)
 
+    def first(self, name: str) -> Figure | None:
+        """The first figure of that name, None where the log has none."""
+        found = self.all(name)
+        return found[0] if found else None
+
     def last(self, name: str) -> Figure | None:
         """The last figure of that name, None where the log has none."""
         found = self.all(name)
