@@ -27,7 +27,10 @@ class Reads:
 
     def ticks(self, n: int) -> int:
         """Ticks one decode step spends on a sequence of `n` tokens."""
-        return self.start + sum(slope * min(n, knee) for slope, knee in self.terms)
+        total = self.start
+        for slope, knee in self.terms:
+            total += slope * (n if n < knee else knee)
+        return total
 
     @property
     def knees(self) -> tuple[int, ...]:
@@ -36,7 +39,11 @@ class Reads:
 
     def slope(self, n: int) -> int:
         """Ticks that the step from n to n + 1 tokens adds."""
-        return sum(slope for slope, knee in self.terms if n < knee)
+        total = 0
+        for slope, knee in self.terms:
+            if n < knee:
+                total += slope
+        return total
 
 
 def reads_of(plan: CachePlan, seconds_per_byte: float, seconds_per_flop: float) -> Reads:

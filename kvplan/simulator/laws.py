@@ -43,6 +43,8 @@ class Layout:
 
     def held(self, stored: int, computing: int) -> int:
         """Blocks over all groups."""
+        if len(self.groups) == 1:  # the common case, asked several times a request
+            return self.groups[0].held(stored, computing)
         return sum(group.held(stored, computing) for group in self.groups)
 
     def at_rest(self, stored: int) -> int:
@@ -85,7 +87,10 @@ class Growth:
 
     def taken(self, step: int) -> int:
         """Blocks taken in step `step`."""
-        return sum(counts[step % size] for size, counts in self._taken.items())
+        total = 0
+        for size, counts in self._taken.items():
+            total += counts[step % size]
+        return total
 
     def given(self, step: int) -> int:
         """Blocks given back in step `step`, before any is taken."""
@@ -93,6 +98,8 @@ class Growth:
 
     def net(self, step: int, steps: int) -> int:
         """Blocks taken less blocks given back over `steps` steps from `step` on."""
+        if steps == 1:
+            return self.taken(step) - (self.given(step) if self.gives else 0)
         total = 0
         for size, counts in self._taken.items():
             total += _over(counts, size, step, steps)

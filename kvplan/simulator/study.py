@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import json
 import statistics
@@ -45,9 +46,12 @@ def run(scenario: Scenario, path: Path, outputs: Outputs | None = None) -> dict[
     if outputs.requests is not None:
         outputs.requests.write(",".join(CSV_COLUMNS) + "\n")
         built.metrics.on_request = lambda request: _write_request(outputs.requests, request)
-    if outputs.events is not None:
-        built.metrics.on_event = lambda event: _write_event(outputs.events, event)
+    events = EventFile(outputs.events) if outputs.events is not None else None
+    if events is not None:
+        built.metrics.on_event = events.add
     built.simulation.run()
+    if events is not None:
+        events.close()
     outputs.last = built
     return summary(built, scenario, scenario.name or path.name)
 
@@ -64,9 +68,31 @@ def _write_request(stream: IO[str] | None, request: Request) -> None:
     stream.write(",".join(str(cell) for cell in cells) + "\n")
 
 
-def _write_event(stream: IO[str] | None, event: dict[str, Any]) -> None:
-    if stream is not None:
-        stream.write(json.dumps(event) + "\n")
+class EventFile:
+    """Events as JSON lines in order of (time, kind, request).
+
+    An engine reports a step as a whole, so an arrival during it comes late; events wait here until none can.
+    """
+
+    WAITING = 20_000
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._heap: list[tuple[float, str, int, str]] = []
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take one event, and write the oldest ones when many wait."""
+        heapq.heappush(self._heap, (event["time_s"], event["kind"], event["request"], json.dumps(event)))
+        if len(self._heap) > self.WAITING:
+            self._write(self.WAITING // 2)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write(0)
+
+    def _write(self, left: int) -> None:
+        while len(self._heap) > left:
+            self._stream.write(heapq.heappop(self._heap)[3] + "\n")
 
 
 def load_document(path: Path) -> dict[str, Any]:

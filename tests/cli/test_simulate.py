@@ -57,6 +57,15 @@ def test_requests_and_events_are_written(tmp_path: Path) -> None:
     assert kinds.count("admitted") == 6
 
 
+def test_events_come_in_order_of_time(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    call("simulate", str(ROOT / "scenarios" / "node-loss-cold-caches.yaml"), "--limit", "200", "--events", str(events))
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    keys = [(event["time_s"], event["kind"], event["request"]) for event in found]
+    assert keys == sorted(keys)
+    assert {"arrived", "admitted", "finished"} <= {event["kind"] for event in found}
+
+
 def test_vary_and_seeds_compare() -> None:
     runs = json.loads(call("simulate", SCENARIO, "--vary", "num-blocks=100,200", "--seeds", "2", "--json"))["runs"]
     assert [run["preemptions"] for run in runs] == [1, 1, 0, 0]
