@@ -206,9 +206,11 @@ def _summary(number: int, run: LogRun) -> RunSummary:
 def _missing(run: LogRun) -> tuple[str, ...]:
     found = {figure.name for figure in run.figures}
     wanted = [name for name in _EXPECTED.get(run.engine, ()) if name not in found]
+    if "blocks" in found:
+        wanted = [name for name in wanted if name != "tokens"]
     if run.refusals:
         wanted = [name for name in wanted if name not in ("tokens", "concurrency", "blocks")]
-    cut = [f"line {line} ends in the middle of a figure" for line in run.cut]
+    cut = [f"line {line} is cut off" for line in run.cut]
     return (*(name.replace("_", " ") for name in wanted), *cut)
 
 

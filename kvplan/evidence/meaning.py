@@ -14,6 +14,7 @@ from kvplan.spec.layers import LatentAttention
 from kvplan.spec.model import branches
 from kvplan.units import tokens
 
+UNLIKE = 0.05
 _RULES = {
     "gpu_blocks": "blocks x block size: the whole pool, as if one request had it",
     "groups": "blocks // groups x the smallest block (x decode context parallel size): one group's share of the pool, "
@@ -60,18 +61,24 @@ def meaning_of(run: LogRun, ask: Ask, answer: EngineAnswer | None) -> Meaning | 
     if printed is None:
         return None
     rule, name = _OTHERS.get(ask.engine, ""), ask.engine
-    if ask.engine == "vllm":
-        try:
-            name = str(rules_at("vllm", load_rules("vllm"), ask.version)["counted_by"])
-        except KvplanError:
-            name = "concurrency"
-        rule = _RULES[name]
     concurrency, length = run.least("concurrency"), run.flags.get("max_model_len")
     full = None
     if concurrency is not None and isinstance(length, int):
         full = round(float(concurrency.value) * length)
     ratio = full / printed if full is not None and printed > 0 else None
+    if ask.engine == "vllm":
+        name = _counted_by(ask, ratio)
+        rule = _RULES[name]
     return Meaning(name, rule, printed, full, ratio)
+
+
+def _counted_by(ask: Ask, ratio: float | None) -> str:
+    """The rule of the release; where the log names none, the one that the two printed figures fit."""
+    try:
+        known = str(rules_at("vllm", load_rules("vllm"), ask.version)["counted_by"])
+    except KvplanError:
+        known = "concurrency"
+    return "groups" if ask.version is None and ratio is not None and abs(ratio - 1) > UNLIKE else known
 
 
 def _printed(run: LogRun, answer: EngineAnswer | None) -> int | None:

@@ -67,13 +67,16 @@ def read_log(stream: IO[bytes]) -> tuple[LogRun, ...]:
     """Every start of an engine that the log tells of, oldest first; () where it tells of none.
 
     Reads bytes of any size, gzip or not, in constant memory. No figure is made up: one that is cut off is left out.
-    Raises InputError when the stream can't be read to its end.
+    A stream that fails on the way is read up to there, and its last line told as cut. Raises InputError when it can't
+    be read at all.
     """
     formats = catalog()
     scanner = Scanner(opened(stream), formats.anchors, formats.watched)
     reader = _Reader(scanner)
     for number, line, ended in scanner:
         reader.take(number, plain(line), ended)
+    if scanner.broken and reader.drafts:
+        reader.drafts[-1].cut.append(scanner.lines)
     return tuple(draft.done() for draft in reader.drafts if draft.figures or draft.refusals or draft.flags)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, cast
 
@@ -44,6 +45,7 @@ class Scanner:
     def __init__(self, stream: IO[bytes], anchors: Sequence[bytes], watched: Mapping[str, Sequence[bytes]]) -> None:
         self.engine: str | None = None
         self.lines = 0
+        self.broken = False
         self._stream = stream
         self._anchors = anchors
         self._watched = watched
@@ -74,8 +76,11 @@ class Scanner:
     def _read(self) -> bytes:
         try:
             return self._stream.read(CHUNK_BYTES)
-        except (OSError, EOFError) as error:
-            raise InputError(f"LOG: can't be read to its end ({error}), expected a readable log") from None
+        except (OSError, EOFError, zlib.error) as error:
+            if not self.lines:
+                raise InputError(f"LOG: can't be read ({error}), expected a readable log") from None
+            self.broken = True
+            return b""
 
     def _lines(self, data: bytes, end: int) -> Iterator[tuple[int, bytes, bool]]:
         counted, number = 0, self.lines + 1

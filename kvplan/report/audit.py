@@ -75,12 +75,12 @@ def _memory(console: Console, audit: Audit) -> None:
     known = f": {both(total)}, {memory.total_source}" if total else ""
     share = f"; the engine's share is {memory.share:g}" if memory.share is not None else ""
     _title(console, f"Memory of one GPU{known}{share}")
+    shown = sum(max(0, term.observed if term.observed is not None else term.predicted or 0) for term in memory.terms)
     if total:
-        bar, shown = "", 0
+        bar = ""
         for term in memory.terms:
-            size = term.observed if term.observed is not None else term.predicted
-            width = round(BAR_WIDTH * max(0, size or 0) / total)
-            bar, shown = bar + _LETTERS[term.name] * width, shown + max(0, size or 0)
+            size = term.observed if term.observed is not None else term.predicted or 0
+            bar += _LETTERS[term.name] * round(BAR_WIDTH * max(0, size) / total)
         console.print(f"|{bar[:BAR_WIDTH].ljust(BAR_WIDTH, '.')}|")
     table = plain_table("", "term")
     for heading in ("observed", "predicted", "from", "to", "error"):
@@ -94,8 +94,7 @@ def _memory(console: Console, audit: Audit) -> None:
         )  # fmt: skip
     console.print(table)
     if total:
-        rest = total - sum(max(0, term.observed or 0) for term in memory.terms)
-        console.print(f". the rest, {_size(rest)}: not printed, or outside the engine's share")
+        console.print(f". the rest, {_size(max(0, total - shown))}: not printed, or outside the engine's share")
 
 
 def _value(check: Check, number: float) -> str:

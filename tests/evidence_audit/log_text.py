@@ -48,6 +48,8 @@ def _v0(case: dict[str, Any]) -> list[str]:
         f"speculative_config=None, max_seq_len={args['max_model_len']}, dtype=torch.bfloat16, quantization=None)",
     ]
     available = seen.get("available_kv_gib")
+    if "weights_gib" in memory:
+        lines.append(f"INFO model_runner.py:1077] Loading model weights took {memory['weights_gib']} GB")
     if "peak_gib" in memory:
         lines.append(
             f"INFO worker.py:232] Memory profiling results: total_gpu_memory={memory['total_gib']}GiB "

@@ -55,6 +55,14 @@ def test_what_the_count_means_depends_on_the_release(case: str, rule: str) -> No
     assert meaning.rule == rule
 
 
+def test_without_a_release_the_figures_tell_the_rule() -> None:
+    lines = ["INFO GPU KV cache size: 290,864 tokens", "INFO Maximum concurrency for 32,768 tokens per request: 33.04x"]
+    answer = audit(read_lines(lines), Given())
+    assert answer.meaning is not None
+    assert (answer.version, answer.meaning.rule) == (None, "groups")
+    assert "printed-tokens-mislead" in by_rule(answer)
+
+
 def test_a_window_reserves_the_batch_and_a_smaller_batch_gains() -> None:
     # 8,548 blocks: 5 groups of ceil((1023 + 4096) / 16) + 1 = 321 blocks; at 2,048: ceil(3071 / 16) + 1 = 193 each
     answer = audited(CASES["swa-gemma4-31b-bf16-2x3090"])

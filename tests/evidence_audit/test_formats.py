@@ -41,13 +41,13 @@ FORMATS: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "Free memory on device (17.06/22.04 GiB) on startup. Desired GPU memory utilization is (0.62, 13.66 GiB). "
-        "Actual usage is 10.29 GiB for consumed memory (weights + non-torch), 0.27 GiB for peak activation, and 0.78 GiB for "
-        "CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=4545302242` (4.23 GiB)",
+        "Actual usage is 10.29 GiB for consumed memory (weights + non-torch), 0.27 GiB for peak activation, and 0.78 "
+        "GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=4545302242`",
         {"free": gib(17.06), "total": gib(22.04), "consumed": gib(10.29), "activation": gib(0.27), "graphs": gib(0.78)},
     ),
     (
         "Free memory on device cuda:0 (264.19/267.69 GiB) on startup. Actual usage is 205.08 GiB for weight, 3.75 GiB "
-        "for peak activation, 1.63 GiB for non-torch memory, and 0.14 GiB for CUDAGraph memory. Current kv cache memory",
+        "for peak activation, 1.63 GiB for non-torch memory, and 0.14 GiB for CUDAGraph memory. Current kv cache",
         {"weights": gib(205.08), "non_torch": gib(1.63), "graphs": gib(0.14)},
     ),
     ("Estimated CUDA graph memory: 0.94 GiB total", {"graphs_estimate": gib(0.94)}),
@@ -65,8 +65,8 @@ FORMATS: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "ValueError: To serve at least one request with the models's max seq len (180000), (3.05 GiB KV cache is "
-        "needed, which is larger than the available KV cache memory (2.17 GiB). Based on the available memory, the estimated "
-        "maximum model length is 111456. Try increasing `gpu_memory_utilization`",
+        "needed, which is larger than the available KV cache memory (2.17 GiB). Based on the available memory, the "
+        "estimated maximum model length is 111456. Try increasing `gpu_memory_utilization`",
         {"needed": gib(3.05), "available": gib(2.17), "estimated_length": 111456},
     ),
     ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity", {"oom_request": 20 * MIB}),
