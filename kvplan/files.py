@@ -24,6 +24,22 @@ MAX_EXPANDED_NODES = 500_000
 T = TypeVar("T")
 
 
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a directory; False for what can't be a path, such as a name of 100,000 characters."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Whether `path` exists; False for what can't be a path."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
     """Read a whole regular file of at most `limit` bytes. Raises InputError naming the file otherwise."""
     try:
@@ -270,8 +286,14 @@ class _Composer:
             return source.value
 
 
+_STANDARD_TAGS = frozenset({
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "binary", "merge", "value", "map", "seq", "set")
+})  # fmt: skip
+
+
 def _own_tag(tag: str | None) -> str:
-    return "" if tag is None or tag.startswith("tag:yaml.org,2002:") else tag
+    return "" if tag is None or tag in _STANDARD_TAGS else tag
 
 
 def strict_loader() -> Any:

@@ -95,7 +95,7 @@ def _extended(service: YamlNode, table: Mapping[str, YamlNode], result: Result) 
         return service
     named = extends.get("service")
     base = table.get(extends.text or scalar_text(named))
-    if base is None or base is service or extends.get("file") is not None:
+    if base is None or base is service or not isinstance(base.value, dict) or extends.get("file") is not None:
         result.notes.append(
             f"what {scalar_text(extends.get('file')) or extends.text} adds to the service that extends it"
         )

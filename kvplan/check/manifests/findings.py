@@ -9,9 +9,9 @@ from kvplan.check.manifests import host_findings, model_findings
 from kvplan.check.manifests.reading import Finding, FoundCommand, Level
 from kvplan.check.manifests.source import Source
 from kvplan.engines.commands.flags import ENGINES, load_table, version_number
-from kvplan.errors import nearest
 
 Rule = Callable[[FoundCommand], Iterable[Finding]]
+_MAX_HINTS = 20
 _LENGTHS = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt-llm": "max_seq_len",
             "lmdeploy": "session_len", "llama.cpp": "ctx_size", "ollama": "context_length"}  # fmt: skip
 # Engines that spread over every device they see, whatever their flags say.
@@ -85,16 +85,10 @@ def _no_such_flag(found: FoundCommand, raw: str, engine: str) -> str:
     table, number = load_table(found.command.engine), version_number(found.command.version)
     key = spelling.replace("_", "-") if table.style != "click" else spelling
     others = [name for name in ENGINES if name != found.command.engine and load_table(name).find(key, None)]
-    close = nearest(key, table.long_spellings(number))
-    own = f"; nearest: {close[0]}" if close and _similar(key, close[0]) else ""
+    close = table.nearest(key, number) if len(found.command.unknown) < _MAX_HINTS else None
+    own = f"; nearest: {close}" if close else ""
     foreign = f"; it is a flag of {others[0]}" if others else ""
     return f"{spelling} is no argument of {engine}, so the process exits at once{own}{foreign}"
-
-
-def _similar(word: str, other: str) -> bool:
-    import difflib
-
-    return difflib.SequenceMatcher(None, word, other).ratio() > 0.75
 
 
 def _refused(found: FoundCommand) -> Iterable[Finding]:

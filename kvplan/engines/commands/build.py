@@ -14,8 +14,10 @@ from kvplan.engines.commands.options_files import ReadFile, as_arguments, load_o
 from kvplan.engines.commands.parsers import Given, Parsed, parse
 from kvplan.engines.commands.values import read_boolean, read_value
 from kvplan.engines.commands.words import Word
-from kvplan.errors import InputError, did_you_mean
+from kvplan.errors import InputError
 
+MAX_ARGUMENTS = 4_000
+_MAX_HINTS = 20
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
             "ASCEND_RT_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK")  # fmt: skip
 _OWN_VARIABLES = {"vllm": "VLLM_", "sglang": "SGLANG_", "llama.cpp": "LLAMA_", "ollama": "OLLAMA_"}
@@ -129,6 +131,8 @@ class Builder:
         if self.table.style == "environment":
             return Parsed(unknown=list(self.head.arguments))
         words = list(self.head.arguments)
+        if len(words) > MAX_ARGUMENTS:
+            raise InputError(f"{self.head.engine}: found {len(words):,} arguments, expected at most {MAX_ARGUMENTS:,}")
         parsed = parse(self.table, self.number, words, positional=self.head.positional)
         option = _OPTION_FLAGS.get(self.head.engine)
         file = next((item for item in parsed.given if item.flag.name == option), None)
@@ -237,7 +241,8 @@ class Builder:
             self.removed[name] = str(gone.until_text)
             self.warnings.append(f"{spelling} is no argument of {self.head.engine} {gone.until_text} and later")
             return
-        hint = did_you_mean(key, self.table.long_spellings(self.number))
+        close = self.table.nearest(key, self.number) if len(self.unknown) < _MAX_HINTS else None
+        hint = f"; nearest: {close}" if close else ""
         self.warnings.append(f"{spelling} is no argument of {self.head.engine}{hint}")
 
     def _relevant_environment(self) -> dict[str, str | None]:

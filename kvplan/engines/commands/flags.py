@@ -96,13 +96,13 @@ class Table:
                 return flag
         return None
 
-    def long_spellings(self, version: tuple[int, ...] | None) -> list[str]:
-        """Every long spelling there is in `version`, for the nearest one of an error message."""
-        return [
-            name
-            for name, pairs in self.spellings.items()
-            if name.startswith("--") and any(f.alive(version) for f, _ in pairs)
-        ]
+    def nearest(self, spelling: str, version: tuple[int, ...] | None) -> str | None:
+        """The long spelling in `version` that `spelling` most likely meant, None when nothing is close."""
+        import difflib
+
+        alive = [name for name, pairs in self.spellings.items() if any(flag.alive(version) for flag, _ in pairs)]
+        close = difflib.get_close_matches(spelling, [name for name in alive if name.startswith("--")], 1, 0.75)
+        return close[0] if close else None
 
 
 def _file(engine: str) -> Path:

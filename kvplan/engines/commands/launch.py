@@ -24,8 +24,10 @@ class LaunchCommand:
     `flags` holds what changes memory or capacity under the engine's own long names in snake_case, typed; None where a
     value is given but can't be known from the text. `ignored` are real flags without that effect, `unknown` what is no
     flag of this engine and version. `model` is None where the text only hints at it. `refused` are values and forms the
-    engine would stop at, `mistakes` faults in how the words are put together; both are also `warnings`.
-    `lines` maps each flag to the line it was read from, where there is one.
+    engine would stop at, `mistakes` faults in how the words are put together, `removed` flags that left and the release
+    they left in, `overridden` what another source of the same setting wins over; all are also `warnings`. `assumed` are
+    variables whose fallback was taken, `raw_unknown` the words behind `unknown`. `lines` maps each flag to the line it
+    was read from, where there is one.
     """
 
     engine: str
@@ -46,7 +48,6 @@ class LaunchCommand:
     assumed: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
     raw_unknown: tuple[str, ...] = ()
-    model_words: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """The flags as the engine models of kvplan.engines take them: known values only, nested options flattened."""
@@ -56,6 +57,8 @@ class LaunchCommand:
                 settings |= {f"kv_cache_config.{key}": inner for key, inner in value.items()}
             elif name == "n_gpu_layers" and isinstance(value, str):
                 settings[name] = -1
+            elif name == "kv_offload":
+                settings["no_kv_offload"] = value is False
             elif value is not None:
                 settings[name] = value
         return settings

@@ -113,6 +113,7 @@ class _Argparse:
         self.parsed = Parsed()
         self.exact = table.style == "click"
         self._seen: dict[str, str] = {}
+        self._names: dict[str, tuple[Flag, bool] | None] = {}
 
     def read(self, words: list[Word]) -> None:
         index = 0
@@ -132,6 +133,11 @@ class _Argparse:
         return " " not in text or self.exact or self._find(name) is not None
 
     def _find(self, name: str) -> tuple[Flag, bool] | None:
+        if name not in self._names:
+            self._names[name] = self._look_up(name)
+        return self._names[name]
+
+    def _look_up(self, name: str) -> tuple[Flag, bool] | None:
         exact = self.table.find(name, self.version)
         if exact or self.exact or not name.startswith("--"):
             return exact
@@ -148,7 +154,7 @@ class _Argparse:
             self.parsed.opaque.append(word)
             return index + 1
         level = _LEVEL.fullmatch(word.text) if self.table.engine == "vllm" else None
-        if level or word.text == "-O":
+        if level or (word.text == "-O" and self.table.engine == "vllm"):
             return self._level(words, index, level.group(1) if level else None)
         found = self._find(name)
         if found is None:

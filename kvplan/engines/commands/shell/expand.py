@@ -13,7 +13,7 @@ from kvplan.engines.commands.shell.lexer import Part, ShellWord
 from kvplan.engines.commands.words import Word
 
 MAX_TEXT = 1 << 18
-MAX_FIELDS = 20_000
+MAX_FIELDS = 4_000
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.floordiv, ast.Mod: operator.mod,

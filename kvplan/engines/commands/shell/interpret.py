@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvplan.engines.commands.shell.expand import Variables, expand, joined
+from kvplan.engines.commands.shell.expand import MAX_FIELDS, Variables, expand, joined
 from kvplan.engines.commands.shell.lexer import Part, ShellWord
 from kvplan.engines.commands.shell.syntax import Case, Function, Group, If, Loop, Node, Simple, read_script
 from kvplan.engines.commands.words import Word
@@ -91,10 +91,13 @@ class Interpreter:
     # --- structure -----------------------------------------------------------------------------------------------
 
     def _in_sequence(self, node: Simple) -> None:
-        """A command after && or || depends on the test before it."""
-        if not node.after or not self.tested:
+        """A command after && or || depends on a test before it, or on success, which is taken for granted."""
+        if not node.after or (node.after == "&&" and not self.tested):
             self.tested = False
             self._simple(node)
+            return
+        if not self.tested:
+            self._branches([(f"a failure before line {node.line}", lambda: self._simple(node))], complete=False)
             return
         wanted = node.after == "&&"
         if self.test is None:
@@ -212,7 +215,7 @@ class Interpreter:
         for array in node.arrays:
             items = [word for item in array.items for word in expand(item, self.variables)]
             before = (self.variables.get(array.name) or ()) if array.append else ()
-            self.variables.assign(array.name, (*before, *items), array=True)
+            self.variables.assign(array.name, (*before, *items)[:MAX_FIELDS], array=True)
         if not command:
             for name, word in prefix.items():
                 self.variables.assign(name, (word,))
