@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import kvplan
-from kvplan.cli import advise, compare, estimate, explain, gpus, models, plan, serve, techniques
+from kvplan.cli import advise, compare, estimate, explain, gpus, models, plan, report, serve, sweep, techniques
 from kvplan.cli.streams import drop_stdout, end_by_pipe, os_sentence, prepare_stdout
 from kvplan.errors import MAX_SENTENCE, KvplanError, printable
 
@@ -49,8 +49,10 @@ app.command(epilog=EXIT_CODES, context_settings={"allow_extra_args": True, "igno
 app.command(epilog=EXIT_CODES)(explain.explain)
 app.command(epilog=EXIT_CODES)(compare.compare)
 app.command(epilog=EXIT_CODES)(advise.advise)
+app.command(epilog=EXIT_CODES)(report.report)
 app.command(epilog=EXIT_CODES)(serve.serve)
 app.command(epilog=EXIT_CODES)(plan.plan)
+app.command(epilog=EXIT_CODES)(sweep.sweep)
 app.add_typer(techniques.app, name="techniques")
 app.add_typer(models.app, name="models")
 app.add_typer(gpus.app, name="gpus")
