@@ -25,19 +25,17 @@ Exit codes: 0 answered and fits, 1 does not fit (or a lint found problems), 2 us
 3 architecture not supported. An error is one sentence on stderr; stdout carries the answer and nothing else.
 
 Commands read the files they are given and write none but those named by `--output`, `--plot`, `--csv`, `--markdown` and
-`--record`. The network is used only with
-`--hub`, which honours `HF_ENDPOINT` and `HF_TOKEN`.
+`--record`, and `kvplan models index`, which writes `index.json` into the directory it is given. The network is used
+only with `--hub`, which honours `HF_ENDPOINT` and `HF_TOKEN`.
 """
 
 
 def cli_reference() -> str:
     """The text of docs/cli.md: every command with its arguments and options."""
-    import typer.main
-
-    from kvplan.cli.main import app
+    from kvplan.cli.main import command as root
 
     sections = [CLI_HEAD]
-    for path, command in _commands(typer.main.get_command(app), ("kvplan",)):
+    for path, command in _commands(root(), ("kvplan",)):
         sections.append(_section(path, command))
     return "\n".join(sections)
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import kvplan
-from kvplan.cli import advise, compare, estimate, explain, gpus, models, plan, report, serve, sweep, techniques
+from kvplan.cli.commands import EXIT_CODES, Commands
 from kvplan.cli.streams import drop_stdout, end_by_pipe, os_sentence, prepare_stdout
 from kvplan.errors import MAX_SENTENCE, KvplanError, printable
-
-EXIT_CODES = (
-    "Exit codes: 0 answered and fits; 1 does not fit; 2 usage, bad input or unknown model; "
-    "3 architecture not supported."
-)
 
 app = typer.Typer(
     name="kvplan",
@@ -42,27 +37,18 @@ def _root(
     pass
 
 
-# Words that kvplan has no option for may be the engine's own flags; `estimate` refuses them where no engine is named.
-app.command(epilog=EXIT_CODES, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    estimate.estimate
-)
-app.command(epilog=EXIT_CODES)(explain.explain)
-app.command(epilog=EXIT_CODES)(compare.compare)
-app.command(epilog=EXIT_CODES)(advise.advise)
-app.command(epilog=EXIT_CODES)(report.report)
-app.command(epilog=EXIT_CODES)(serve.serve)
-app.command(epilog=EXIT_CODES)(plan.plan)
-app.command(epilog=EXIT_CODES)(sweep.sweep)
-app.add_typer(techniques.app, name="techniques")
-app.add_typer(models.app, name="models")
-app.add_typer(gpus.app, name="gpus")
+def command() -> Any:
+    """The command with all its subcommands, as click knows it."""
+    group: Any = typer.main.get_command(app)
+    group.commands = Commands()
+    return group
 
 
 def main() -> None:
     """Run the command line; errors are one sentence on stderr."""
     prepare_stdout()
     try:
-        code = app(standalone_mode=False)
+        code = command()(standalone_mode=False, prog_name="kvplan")
         sys.stdout.flush()
     except KvplanError as error:
         _fail(str(error), error.exit_code)
