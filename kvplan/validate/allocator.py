@@ -40,7 +40,7 @@ def first_allocations(device: Device) -> Iterator[Check]:
     device.release()
 
 
-def allocator_rows(pools: Pools, before: AllocatorFigures | None, free: int) -> Iterator[Check]:
+def allocator_rows(pools: Pools, before: AllocatorFigures | None, free: int, used: int | None) -> Iterator[Check]:
     """torch's three figures against the prediction for these tensors in this order."""
     device, case = pools.device, pools.case.name
     after = device.allocator()
@@ -57,6 +57,10 @@ def allocator_rows(pools: Pools, before: AllocatorFigures | None, free: int) -> 
         yield Check(SECTION, case, name, getattr(predicted, name), measured, "B", judged=fresh, note=note)
     yield Check(SECTION, case, "taken from the driver", predicted.reserved, free - device.free_bytes, "B",
                 judged=False)  # fmt: skip
+    now = device.driver_now().used_bytes
+    if used is not None and now is not None:
+        yield Check(SECTION, case, "taken from the card as NVML sees it", predicted.reserved, now - used, "B",
+                    judged=False)  # fmt: skip
     slab = predict_allocations([sum(pools.sizes)])
     yield Check(SECTION, case, "waste of one tensor a layer (one slab: predicted)", slab.waste,
                 after.reserved - before.reserved - predicted.requested, "B", judged=False)  # fmt: skip

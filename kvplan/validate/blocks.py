@@ -16,12 +16,16 @@ class PoolExhausted(Exception):
 
 
 class BlockPool:
-    """`count` blocks with reference counts. A block is free, or held by as many tables as it counts."""
+    """`count` blocks with reference counts. A block is free, or held by as many tables as it counts.
+
+    `shared` is the number of blocks that more than one table holds now.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = deque(range(count))
         self._references = [0] * count
+        self.shared = 0
 
     @property
     def free(self) -> int:
@@ -39,11 +43,13 @@ class BlockPool:
         """Count one more holder of a block that is held."""
         assert self._references[block] > 0, f"block {block} is free and can't be shared"
         self._references[block] += 1
+        self.shared += self._references[block] == 2
 
     def release(self, block: int) -> bool:
         """Count one holder less; True when the block became free."""
         assert self._references[block] > 0, f"block {block} is free and can't be released"
         self._references[block] -= 1
+        self.shared -= self._references[block] == 1
         if self._references[block]:
             return False
         self._free.append(block)

@@ -102,7 +102,8 @@ def lay_out(
     What is left over goes to the groups that grow without a bound. Raises InputError where not even one request of one
     block fits.
     """
-    groups = pool_groups(spec, resolve_precision(kv_cache_dtype, model_dtype=spec.dtype), block)
+    precision = resolve_precision(kv_cache_dtype, model_dtype=spec.dtype)
+    groups = pool_groups(spec, precision, block)
     longest = length or min(spec.max_context or 8192, 8192)
 
     def cost(tokens_each: int, count: int) -> int:
@@ -121,7 +122,7 @@ def lay_out(
         count += 1
     blocks = [count * group.blocks_for(chosen) for group in groups]
     _spread(groups, blocks, budget - cost(chosen, count))
-    return Case(spec.id, spec, groups, tuple(blocks), chosen, count, note)
+    return Case(f"{spec.id} {precision.name}", spec, groups, tuple(blocks), chosen, count, note)
 
 
 def _longest(cost: Callable[[int, int], int], count: int, budget: int, low: int, high: int) -> int:

@@ -242,10 +242,10 @@ def _run_case(session: Session, case: Case) -> None:
     generator = session.generator()
     session.tick(f"{case.name}: pools")
     device.release()
-    before, free = device.allocator(), device.free_bytes
+    before, free, used = device.allocator(), device.free_bytes, device.driver_now().used_bytes
     with Pools(device, case) as pools:
         session.rows.extend(_pool_rows(pools))
-        session.rows.extend(allocator_rows(pools, before, free))
+        session.rows.extend(allocator_rows(pools, before, free, used))
         pools.fill(generator)
         session.tick(f"{case.name}: capacity")
         rows, series = capacity_checks(pools, scale.churn, session.seed)

@@ -54,10 +54,10 @@ def test_a_shared_prefix_is_stored_once_and_goes_with_its_last_holder() -> None:
     table, device = tables(10)
     for request in (1, 2):
         table.grow(request, 16, own(request), prefix=(0, 2))
-    assert table.used == 2 + 2 + 2
+    assert (table.used, table.pool.shared) == (2 + 2 + 2, 2)
     assert table.tables[1].blocks[:2] == table.tables[2].blocks[:2]
     table.free(1)
-    assert table.used == 4
+    assert (table.used, table.pool.shared) == (4, 0)
     check_integrity(table)
     assert all(device[block] == mark for block, mark in table.held(2)[2:])
     table.free(2)

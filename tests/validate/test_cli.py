@@ -59,7 +59,7 @@ def test_a_recorded_run_is_judged_again_without_torch(cli: Callable[..., Any], m
     monkeypatch.setitem(sys.modules, "torch", None)
     done = cli("--replay", RECORDED)
     assert done.code == 0, done.err
-    assert "All 76 checks pass" in done.out
+    assert "All 78 checks pass" in done.out
 
 
 def test_a_recorded_run_with_one_byte_too_few_fails(cli: Callable[..., Any], tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_recorded_run_with_one_byte_too_few_fails(cli: Callable[..., Any], tmp
     path.write_text(json.dumps(document), encoding="utf-8")
     done = cli("--replay", path)
     assert done.code == 1
-    assert "FAIL" in done.out and "1 of 76 checks FAILED" in done.out and " -1 " in done.out
+    assert "FAIL" in done.out and "1 of 78 checks FAILED" in done.out and " -1 " in done.out
 
 
 def test_json_to_stdout_is_nothing_else(cli: Callable[..., Any]) -> None:

@@ -45,11 +45,12 @@ def test_the_default_set_passes(default_run: tuple[Result, FakeDevice, int]) -> 
 def test_the_default_set_covers_gqa_window_mla_and_hybrid(default_run: tuple[Result, FakeDevice, int]) -> None:
     pools = {check.name.split(":")[0] + check.case for check in default_run[0].checks if check.section == "pools"}
     assert pools == {
-        "attentionllama-3.1-8b", "localgemma-3-27b-it", "globalgemma-3-27b-it", "mladeepseek-v3",
-        "linearqwen3-next-80b-a3b-instruct", "attentionqwen3-next-80b-a3b-instruct",
+        "attentionllama-3.1-8b bf16", "localgemma-3-27b-it fp8", "globalgemma-3-27b-it fp8", "mladeepseek-v3 bf16",
+        "linearqwen3-next-80b-a3b-instruct bf16", "attentionqwen3-next-80b-a3b-instruct bf16",
     }  # fmt: skip
     attended = {check.case for check in default_run[0].checks if check.section == "attention"}
-    assert {"llama-3.1-8b", "gemma-3-27b-it", "deepseek-v3", "qwen3-next-80b-a3b-instruct"} < attended
+    models = ("llama-3.1-8b bf16", "gemma-3-27b-it fp8", "deepseek-v3 bf16", "qwen3-next-80b-a3b-instruct bf16")
+    assert set(models) < attended
 
 
 def test_the_allocator_rows_are_judged_in_a_fresh_process(default_run: tuple[Result, FakeDevice, int]) -> None:
