@@ -41,7 +41,10 @@ def first_allocations(device: Device) -> Iterator[Check]:
 
 
 def allocator_rows(pools: Pools, before: AllocatorFigures | None, free: int, used: int | None) -> Iterator[Check]:
-    """torch's three figures against the prediction for these tensors in this order."""
+    """torch's own figures against the prediction for these tensors in this order.
+
+    `free` bytes by torch and `used` ones by NVML (None without it) were read before the pools were made.
+    """
     device, case = pools.device, pools.case.name
     after = device.allocator()
     if before is None or after is None:
