@@ -36,7 +36,8 @@ def read_manifest(path: Path, *, variables: Mapping[str, str] | None = None) -> 
     findings = [*result.findings, *find_mistakes(source, commands)]
     unique = {(finding.rule, finding.line, finding.text): finding for finding in findings}
     notes = tuple(dict.fromkeys(result.notes))
-    return ManifestReading(str(path), kind, commands, tuple(unique.values()), notes, tuple(result.hints))
+    hints, files = tuple(result.hints), tuple(sorted(source.read))
+    return ManifestReading(str(path), kind, commands, tuple(unique.values()), notes, hints, files)
 
 
 def _read(source: Source) -> tuple[str, Result]:

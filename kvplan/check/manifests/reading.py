@@ -117,7 +117,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class ManifestReading:
-    """All of one file. `kind` says what it is, `hints` are starts that are no launch command, such as a Python call."""
+    """All of one file. `kind` says what it is, `hints` are starts that are no launch command, such as a Python call.
+
+    `files` are the other files of the repository that it depends on, present or not.
+    """
 
     path: str
     kind: str
@@ -125,6 +128,7 @@ class ManifestReading:
     findings: tuple[Finding, ...] = ()
     not_knowable: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def engines(self) -> tuple[FoundCommand, ...]:

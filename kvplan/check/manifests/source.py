@@ -16,12 +16,16 @@ MAX_REPOSITORY_DEPTH = 40
 
 @dataclass
 class Source:
-    """One file: its text, the values the user sets with `--set`, and where its repository begins."""
+    """One file: its text, the values the user sets with `--set`, and where its repository begins.
+
+    `read` are the other files that were looked for in the repository, present or not.
+    """
 
     path: Path
     text: str
     variables: Mapping[str, str] = field(default_factory=dict)
     root: Path = field(default_factory=Path)
+    read: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.lines = self.text.split("\n")
@@ -40,7 +44,10 @@ class Source:
         for candidate in candidates:
             try:
                 real = candidate.resolve()
-                if real.is_relative_to(self.root) and real.is_file():
+                if not real.is_relative_to(self.root):
+                    continue
+                self.read.add(str(real))
+                if real.is_file():
                     return read_text(real, MAX_FILE)
             except (OSError, ValueError, RuntimeError, InputError):
                 continue
@@ -60,15 +67,17 @@ class Source:
 def open_source(path: Path, variables: Mapping[str, str]) -> Source:
     """Read one file. Its repository is the nearest folder above with a `.git`, else the file's own folder."""
     text = read_text(path, MAX_FILE).replace("\r\n", "\n")
-    folder = path.resolve().parent
-    root = folder
+    return Source(path, text, dict(variables), repository_of(path.resolve().parent))
+
+
+def repository_of(folder: Path) -> Path:
+    """The nearest folder at or above `folder` with a `.git`, else `folder` itself."""
     for number, parent in enumerate((folder, *folder.parents)):
         if (parent / ".git").exists():
-            root = parent
-            break
+            return parent
         if number > MAX_REPOSITORY_DEPTH:
             break
-    return Source(path, text, dict(variables), root)
+    return folder
 
 
 def script_text(node: YamlNode, lines: list[str]) -> tuple[str, int]:
