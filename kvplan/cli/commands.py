@@ -40,6 +40,7 @@ TABLE: dict[str, Entry] = {
     "validate": Entry("validate", "validate", PROVE),
     "audit": Entry("audit", "audit", PROVE),
     "evidence": Entry("evidence", "app", PROVE),
+    "check": Entry("check", "check", PROVE),
     "models": Entry("models", "app", KNOW),
     "gpus": Entry("gpus", "app", KNOW),
     "techniques": Entry("techniques", "app", KNOW),
