@@ -280,3 +280,28 @@ def test_tags_of_other_tools_are_tolerated(read: Read) -> None:
         "serve:\n  script:\n    - !reference [.setup, script]\n    - vllm serve a/b --max-num-seqs 4\n",
     )
     assert [(found.line, found.command.model) for found in reading.commands] == [(4, "a/b")]
+
+
+def test_variables_that_may_come_from_elsewhere(read: Read) -> None:
+    reading = read(
+        "pod.yaml",
+        """\
+        apiVersion: v1
+        kind: Pod
+        metadata: {name: p}
+        spec:
+          nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB-MIG-3g.40gb}
+          containers:
+          - name: c
+            image: vllm/vllm-openai:v0.22.0
+            command: [sh, -c, "vllm serve a/b --max-model-len ${LEN:-8192}"]
+            envFrom: [{configMapRef: {name: elsewhere}}]
+            resources: {limits: {nvidia.com/mig-3g.40gb: 1}}
+        """,
+    )
+    (found,) = reading.commands
+    assert found.command.flags == {"max_model_len": 8192}
+    assert any("LEN is set by the caller" in note for note in found.not_knowable)
+    assert any("ConfigMap elsewhere" in note for note in reading.not_knowable)
+    assert (found.accelerator.name, found.accelerator.count) == (None, 1)
+    assert "slice" in found.accelerator.certainty

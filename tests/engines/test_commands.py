@@ -286,6 +286,24 @@ class TestAroundTheProgram:
     def test_ways_to_name_the_program(self, program: str) -> None:
         assert parse_command(f"{program} a/b").model == "a/b"
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "tmux new -d -s v 'vllm serve a/b -tp 2'",
+            "screen -dmS v vllm serve a/b -tp 2",
+            "ssh -p 22 host vllm serve a/b -tp 2",
+            "ssh host 'M=a/b; vllm serve $M -tp 2'",
+            "su - llm -c 'vllm serve a/b -tp 2'",
+            "docker exec -it c1 vllm serve a/b -tp 2",
+            "docker compose exec c1 vllm serve a/b -tp 2",
+            "kubectl exec pod -- bash -c 'vllm serve a/b -tp 2'",
+            "singularity exec --nv v.sif vllm serve a/b -tp 2",
+        ],
+    )
+    def test_shells_elsewhere(self, text: str) -> None:
+        read = parse_command(text)
+        assert (read.model, dict(read.flags)) == ("a/b", {"tensor_parallel_size": 2})
+
     def test_docker_run(self) -> None:
         read = parse_command(
             'docker run -d --gpus \'"device=0,1"\' -e HF_TOKEN="$T" -p 8:8 vllm/vllm-openai:v0.20.2 --model a/b -tp 2'

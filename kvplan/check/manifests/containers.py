@@ -150,13 +150,15 @@ def read_container(
     entrypoint, arguments = _one_string(source, entrypoint, arguments, image, reading)
     head = start_container(image, entrypoint, arguments, reading.environment)
     line = next((word.line for word in (*(entrypoint or ()), *arguments) if word.line), container.line)
+    missing = _missing_sources(container, maps)
+    reading.notes += [f"what {name} sets for the container: it is not in this file" for name in missing]
     if isinstance(head, Head):
         if not (entrypoint or arguments):
             line = container.key_lines.get("image", container.line)
         _start(reading, _without_shell(head, reading), line)
     elif isinstance(head, Shell):
         reading.mistakes += [("entrypoint-repeated", mistake, line) for mistake in head.mistakes]
-        _script(source, reading, head, container, image)
+        _script(source, reading, head, container, closed=not missing)
     _hooks(source, reading, container.get("lifecycle"))
     return reading
 
@@ -230,8 +232,21 @@ def _split(word: Word) -> list[Word]:
     return [replace(part, unknown=word.unknown if "$" in part.text else ()) for part in parts]
 
 
-def _script(source: Source, reading: ContainerReading, shell: Shell, container: YamlNode, image: str) -> None:
-    """The script that a container gives to a shell."""
+def _missing_sources(container: YamlNode, maps: Mapping[str, ConfigMap]) -> list[str]:
+    """The ConfigMaps and Secrets of envFrom that are not in the file, so that more variables may be set."""
+    found = []
+    for item in items_of(container.get("envFrom")):
+        for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            reference = item.get(key)
+            name = scalar_text(reference.get("name")) if reference else ""
+            if name and not (kind == "ConfigMap" and name in maps):
+                found.append(f"{kind} {name}")
+    return found
+
+
+def _script(source: Source, reading: ContainerReading, shell: Shell, container: YamlNode, *, closed: bool) -> None:
+    """The script that a container gives to a shell. `closed` says that its variables are all in the file."""
+    image = scalar_text(container.get("image"))
     node = scalar_at(container, ("args", "command"), shell.script.line)
     text, line = script_text(node, source.lines) if node is not None else (shell.script.text, shell.script.line)
     text = _expanded(text, line, reading.environment, keep=True).text
@@ -239,7 +254,7 @@ def _script(source: Source, reading: ContainerReading, shell: Shell, container: 
         text,
         environment={**reading.environment, **shell.environment},
         overrides=source.overrides,
-        closed=True,
+        closed=closed,
         positional=shell.arguments[1:],
         read_file=source.repository_file,
         line=line,

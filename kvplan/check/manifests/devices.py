@@ -75,6 +75,8 @@ def from_labels(labels: Mapping[str, str], count: int | None) -> AcceleratorRead
     """The device that node labels ask for. A product label states it, an instance type lets it be inferred."""
     for key in catalog()["product_labels"]:
         for label, value in labels.items():
+            if label == key and _SLICE.search(value):
+                return AcceleratorReading(None, count, f"{label}: {value}", "unknown: a slice of a device")
             if label == key and (device := named_device(value)):
                 certainty = "stated" if device.name and not device.doubt else f"inferred: {device.doubt}"
                 if key != "gpu" and "/" in key and device.name:

@@ -127,6 +127,8 @@ def _object(
     for pod in pods:
         replicas: int | dict[str, int] = scale or whole(pod.nearest("replicas"), whole(pod.nearest("parallelism"), 1))
         count = group_devices(sized, pod)
+        if document.kind == "DaemonSet":
+            result.notes.append(f"how many nodes run {document.place}: one copy on each that fits")
         for container, path in pod_containers(pod):
             given = group_variables(pod)
             reading = read_container(source, container, maps, given)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvplan.check.manifests.containers import items_of, mapping_text, scalar_text
-from kvplan.check.manifests.devices import from_labels, resource_count
+from kvplan.check.manifests.devices import catalog, from_labels, resource_count
 from kvplan.check.manifests.reading import AcceleratorReading, Surroundings
 from kvplan.engines.commands import Word
 from kvplan.files import YamlNode
@@ -173,7 +173,10 @@ def pod_devices(container: YamlNode, pod: Pod, group: tuple[int | None, str] | N
         return AcceleratorReading(
             reading.name, count if count is not None else reading.count, stated, reading.certainty
         )
-    said = "count stated, model unknown" if count is not None else "unknown"
+    sliced = request is not None and re.fullmatch(catalog()["slices"], request[0]) is not None
+    said = (
+        "unknown: a slice of a device" if sliced else "count stated, model unknown" if count is not None else "unknown"
+    )
     return AcceleratorReading(None, count, stated or None, said)
 
 

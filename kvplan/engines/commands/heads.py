@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kvplan.engines.commands.images import Image, catalog, find_image
 from kvplan.engines.commands.words import Word
@@ -97,11 +98,14 @@ def _unwrap(words: Sequence[Word], index: int, wrapped: list[tuple[str, Word]]) 
     return index
 
 
-def _shell(words: Sequence[Word], environment: dict[str, Word]) -> Shell | None:
-    if _base(words[0].text) not in catalog()["shells"]:
+def _shell(words: Sequence[Word], environment: dict[str, Word]) -> Head | Shell | None:
+    name = _base(words[0].text)
+    if name in catalog()["hands_on"]:
+        return _handed_on(words, catalog()["hands_on"][name], environment)
+    if name not in catalog()["shells"]:
         return None
     for index, word in enumerate(words[1:], 1):
-        if not word.text.startswith("-"):
+        if not word.text.startswith("-") and name != "su":
             return None
         if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", word.text) and index + 1 < len(words):
             rest = list(words[index + 1 :])
@@ -109,6 +113,29 @@ def _shell(words: Sequence[Word], environment: dict[str, Word]) -> Shell | None:
                 rest.pop(0)
             return Shell(rest[0], tuple(rest[1:]), environment) if rest else None
     return None
+
+
+def _handed_on(words: Sequence[Word], rule: Mapping[str, Any], environment: dict[str, Word]) -> Head | Shell | None:
+    """The script in the last words of `ssh host ...`, `tmux new -d ...` or `kubectl exec pod -- ...`."""
+    if rule.get("last"):
+        script = words[-1] if len(words) > 1 and " " in words[-1].text else None
+        return Shell(script, (), environment) if script is not None else None
+    if "after" in rule:
+        places = [index for index, word in enumerate(words) if word.text == rule["after"]]
+        rest = list(words[places[0] + 1 :]) if places else []
+        return _shell(rest, environment) or _engine(rest, environment) if rest else None
+    rest = list(words[1:])
+    skip = rule.get("skip", 0)
+    while rest and (skip or rest[0].text.startswith("-")):
+        option = rest.pop(0)
+        if option.text in rule.get("values", ()) and rest:
+            rest.pop(0)
+        elif not option.text.startswith("-"):
+            skip -= 1
+    if not rest:
+        return None
+    unknown = tuple(name for word in rest for name in word.unknown)
+    return Shell(Word(" ".join(word.text for word in rest), unknown, (), rest[0].line), (), environment)
 
 
 def _engine(words: Sequence[Word], environment: dict[str, Word]) -> Head | None:
@@ -171,6 +198,8 @@ def _container(words: Sequence[Word], environment: dict[str, Word]) -> Head | Sh
     if tool not in catalog()["container_tools"]:
         return None
     index = 1
+    if "exec" in [word.text for word in words[1:3]]:
+        return _image_tool(words[1:], environment)
     while index < len(words) and words[index].text not in catalog()["container_tools"][tool]:
         if not words[index].text.startswith("-") and words[index].text != "container":
             return None
