@@ -46,6 +46,7 @@ TABLE: dict[str, Entry] = {
     "techniques": Entry("techniques", "app", KNOW),
     "report": Entry("report", "report", SHARE),
     "serve": Entry("serve", "serve", SHARE),
+    "mcp": Entry("mcp", "mcp", SHARE),
 }
 
 

@@ -3,13 +3,14 @@
 const BINARY = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const DECIMAL = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 
+// Python rounds a tie to the even digit.
 const grouped = (value, digits = 0) =>
-  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, roundingMode: "halfEven" });
 
+// Four significant digits.
 function decimal(value) {
-  if (value >= 1000) return grouped(value);
-  if (value >= 99.95) return value.toFixed(1);
-  return value >= 9.995 || Number.isInteger(value) ? value.toFixed(2) : value.toFixed(3);
+  for (const [places, bound] of [[3, 9.9995], [2, 99.995], [1, 999.95]]) if (value < bound) return grouped(value, places);
+  return grouped(value);
 }
 
 function scaled(count, units) {
