@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +10,24 @@ from kvplan.engines.base import Device, Engine, EngineAnswer, Parallelism
 from kvplan.engines.budgets import engine_device
 from kvplan.engines.native import parallel_from
 from kvplan.engines.registry import engine_names, find_engine
-from kvplan.errors import KvplanError
+from kvplan.errors import InputError, KvplanError
 from kvplan.evidence.runs import LogRun
 from kvplan.hardware.accelerators import Accelerator
 from kvplan.record import record
-from kvplan.spec.resolve import LoadedModel
+from kvplan.spec.resolve import LoadedModel, registry
 
 UNBOUNDED = 1 << 60
 #: settings that say nothing about the layout of the cache
 _NOT_LAYOUT = {"model", "gpu_memory_utilization", "enforce_eager", "quantization", "mem_fraction_static",
                "free_gpu_memory_fraction", "cache_max_entry_count"}  # fmt: skip
+
+_CACHED = re.compile(r".*models--([^/]+?)--([^/]+?)(?:/.*)?$")
+#: words at the end of a checkpoint's name that change its weights and not its cache
+_VARIANT = re.compile(
+    r"[-_.](?:fp[48]|nvfp4|mxfp4|awq|gptq|int[48]|[48]bit|bnb|w4a16|w8a8|w8a16|dynamic|block|quantized|autoround|marlin|"
+    r"instruct|chat|it|base|hf|gguf|[0-9]{4})$",
+    re.IGNORECASE,
+)
 
 
 @record
@@ -113,25 +122,36 @@ def _device(run: LogRun, given: Given) -> tuple[Device, str]:
     return Device("unknown GPU", UNBOUNDED), "nothing: no GPU named and no total printed"
 
 
-def find_named_model(run: LogRun) -> LoadedModel | None:
-    """The model the log names, where it is a known one; no file is opened for a name in a log."""
-    from kvplan.errors import InputError
-    from kvplan.spec.resolve import registry
+def find_named_model(run: LogRun) -> tuple[LoadedModel | None, str | None]:
+    """The model the log names, where it is a known one, and what was assumed to find it.
 
+    A folder stands for its own name, a hub cache's for the model in it; a quantized or tuned checkpoint for the known
+    one it was made of, whose cache has the same layout. No file is opened for a name in a log.
+    """
     named = run.flags.get("model")
     if not isinstance(named, str) or not named:
+        return None, None
+    name = _CACHED.sub(r"\1/\2", named.rstrip("/")) if _CACHED.search(named) else named.rstrip("/")
+    for spelling in (name, name.rpartition("/")[2]):
+        if (found := _known(spelling)) is not None:
+            return found, None
+    base = name.rpartition("/")[2]
+    while (shorter := _VARIANT.sub("", base)) not in ("", base):
+        base = shorter
+        if (found := _known(base)) is not None:
+            return found, f"the log's model is taken as {found.spec.id}, whose cache has the same layout"
+    return None, None
+
+
+def _known(name: str) -> LoadedModel | None:
+    try:
+        return LoadedModel(registry().find(name))
+    except InputError:
         return None
-    for name in dict.fromkeys((named, named.rstrip("/").rpartition("/")[2], named.rpartition("snapshots")[0])):
-        try:
-            return LoadedModel(registry().find(name)) if name else None
-        except InputError:
-            continue
-    return None
 
 
 def find_named_gpu(run: LogRun) -> Accelerator | None:
     """The GPU the log names, where it is a known one."""
-    from kvplan.errors import InputError
     from kvplan.hardware.accelerators import find
 
     figure = run.last("gpu")

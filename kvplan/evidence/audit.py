@@ -105,7 +105,7 @@ def audit(runs: tuple[LogRun, ...], given: Given, number: int | None = None, pla
     if not 1 <= chosen <= len(runs):
         raise InputError(f"--run: found {chosen}, expected one of the {len(runs)} starts in the log")
     run = runs[chosen - 1]
-    given = _completed(run, given)
+    given, taken = _completed(run, given)
     ask = ask_about(run, given)
     notes = [] if ask.why_not is None else [ask.why_not]
     answer, available, refused = _answer(run, ask)
@@ -141,18 +141,18 @@ def audit(runs: tuple[LogRun, ...], given: Given, number: int | None = None, pla
         derivation=answer.derivation if answer is not None else (),
         missing=_missing(run),
         warnings=(*notes, *why, *(answer.warnings if answer is not None else ())),
-        assumptions=answer.assumptions if answer is not None else (),
+        assumptions=(*taken, *(answer.assumptions if answer is not None else ())),
         drift=() if plan is None else drift(plan, run.figures, run.flags),
     )
 
 
-def _completed(run: LogRun, given: Given) -> Given:
-    """What the user gave, and what the log names where the user gave nothing."""
-    model = given.model or find_named_model(run)
+def _completed(run: LogRun, given: Given) -> tuple[Given, tuple[str, ...]]:
+    """What the user gave, what the log names where the user gave nothing, and what was assumed."""
+    model, taken = (given.model, None) if given.model is not None else find_named_model(run)
     named = given.accelerator
     if named is None and given.device is None:
         named = find_named_gpu(run)
-    return Given(model, named, given.device, given.engine, given.settings)
+    return Given(model, named, given.device, given.engine, given.settings), (taken,) if taken else ()
 
 
 def _named(run: LogRun) -> str | None:

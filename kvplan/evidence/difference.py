@@ -61,7 +61,7 @@ def difference(first: tuple[LogRun, ...], second: tuple[LogRun, ...], given: Giv
 def _ask(run: LogRun, given: Given) -> Ask:
     named = given.accelerator or (find_named_gpu(run) if given.device is None else None)
     return ask_about(
-        run, Given(given.model or find_named_model(run), named, given.device, given.engine, given.settings)
+        run, Given(given.model or find_named_model(run)[0], named, given.device, given.engine, given.settings)
     )
 
 

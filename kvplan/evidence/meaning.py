@@ -111,7 +111,8 @@ def naive_of(run: LogRun, ask: Ask, answer: EngineAnswer | None) -> Naive | None
     count = int(memory.value) * ranks // each
     printed = run.least("tokens")
     ratio = int(printed.value) / count if printed is not None and count else None
-    formula = f"{int(memory.value):,} B x {ranks} ranks / {each:,} B a token = {tokens(count)} tokens"
+    over = f" x {ranks} ranks" if ranks > 1 else ""
+    formula = f"{int(memory.value):,} B{over} / {each:,} B a token = {tokens(count)} tokens"
     return Naive(count, formula, ratio, tuple(_reasons(ask, answer)))
 
 

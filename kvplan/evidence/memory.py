@@ -67,7 +67,7 @@ def memory_of(run: LogRun, ask: Ask) -> tuple[Memory, tuple[str, ...]]:
     observed = _observed(run)
     share = _share(run, ask)
     terms = [_term(name, observed.get(name), budget) for name in _PREDICTED_BY]
-    terms.append(_pool_term(run, budget))
+    terms.append(_pool_term(run, budget, observed.get("weights")))
     kept = tuple(term for term in terms if term.observed is not None or term.predicted is not None)
     closes, solved, gap = _closes(run, observed, total if source == "printed" else None, share)
     return Memory(total, source, share, kept, closes, solved, gap), notes
@@ -161,16 +161,35 @@ def _term(name: str, seen: tuple[int, float, int, str] | None, budget: Budget | 
     return MemoryTerm(name, observed, half, predicted, low, high, _error(predicted, observed), line, says)
 
 
-def _pool_term(run: LogRun, budget: Budget | None) -> MemoryTerm:
-    printed = run.least("available") or run.last("kv")
-    observed = None if printed is None else int(printed.value)
+def _pool_term(run: LogRun, budget: Budget | None, weights: tuple[int, float, int, str] | None) -> MemoryTerm:
+    """The cache. Its prediction stands on the printed weights where the log has them, so that the other terms are
+    judged and not the checkpoint."""
+    observed, half, line, says = _printed_pool(run)
     predicted = low = high = None
     if budget is not None:
         stage = budget.poorest
-        predicted, low, high = max(0, stage.nominal), max(0, stage.low), max(0, stage.high)
-    says = "printed" if printed is not None else "not in the log"
-    half, line = (printed.half, printed.line) if printed is not None else (0.0, 0)
+        predicted, low, high = stage.nominal, stage.low, stage.high
+        if weights is not None:
+            parts = [term for term in stage.terms if term.name in _PREDICTED_BY["weights"]]
+            predicted += sum(term.nominal for term in parts) - weights[0]
+            low += sum(term.high for term in parts) - weights[0]
+            high += sum(term.low for term in parts) - weights[0]
+        predicted, low, high = max(0, predicted), max(0, low), max(0, high)
     return MemoryTerm("KV cache", observed, half, predicted, low, high, _error(predicted, observed), line, says)
+
+
+def _printed_pool(run: LogRun) -> tuple[int | None, float, int, str]:
+    """What the log prints of the cache: memory left for it, one size, or its parts."""
+    printed = run.least("available") or (run.first("kv") if run.engine in ("sglang", "tensorrt-llm") else None)
+    if printed is not None:
+        return int(printed.value), printed.half, printed.line, "printed"
+    names = ("key", "value") if run.engine == "sglang" else ("kv", "state")
+    parts = [run.first(name) for name in names] if run.engine == "sglang" else [*run.all("kv"), *run.all("state")]
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None, 0.0, 0, "not in the log"
+    total = sum(int(part.value) for part in known)
+    return total, sum(part.half for part in known), known[-1].line, f"sum of {len(known)} printed sizes"
 
 
 def _error(predicted: int | None, observed: int | None) -> float | None:

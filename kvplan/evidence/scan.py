@@ -39,7 +39,8 @@ class Scanner:
     """Iterates over (line number, line, whether it ended in a newline) of the lines that hold an anchor.
 
     The reader sets `engine` to watch for that engine's anchors only, and calls `wake` at a line that belongs to a
-    start. A line longer than MAX_LINE_BYTES is searched piece by piece.
+    start. A line longer than MAX_LINE_BYTES is searched piece by piece. `broken` tells that the stream failed on the
+    way, as a packed log does that was cut off; one that fails at once raises InputError.
     """
 
     def __init__(self, stream: IO[bytes], anchors: Sequence[bytes], watched: Mapping[str, Sequence[bytes]]) -> None:
@@ -60,38 +61,41 @@ class Scanner:
         self._full = FULL_BYTES
 
     def __iter__(self) -> Iterator[tuple[int, bytes, bool]]:
-        tail = b""
-        while chunk := self._read():
-            data = tail + chunk if tail else chunk
-            end = data.rfind(b"\n") + 1
-            if not end and len(data) < MAX_LINE_BYTES:
-                tail = data
+        buffer = bytearray(CHUNK_BYTES + MAX_LINE_BYTES)
+        kept = 0
+        while size := self._fill(memoryview(buffer)[kept : kept + CHUNK_BYTES]):
+            filled = kept + size
+            end = buffer.rfind(b"\n", 0, filled) + 1
+            if not end and filled < MAX_LINE_BYTES:
+                kept = filled
                 continue
-            end = end or len(data)
-            yield from self._lines(data, end)
-            tail = data[end:]
-        if tail:
-            yield from self._lines(tail, len(tail))
+            end = end or filled
+            yield from self._lines(buffer, end)
+            kept = filled - end
+            buffer[:kept] = buffer[end:filled]
+        if kept:
+            yield from self._lines(buffer, kept)
 
-    def _read(self) -> bytes:
+    def _fill(self, room: memoryview) -> int:
+        """Read into `room` what there is, 0 at the end."""
         try:
-            return self._stream.read(CHUNK_BYTES)
+            size: int | None = self._stream.readinto(room)  # type: ignore[attr-defined]
         except (OSError, EOFError, zlib.error) as error:
             if not self.lines:
                 raise InputError(f"LOG: can't be read ({error}), expected a readable log") from None
             self.broken = True
-            return b""
+            return 0
+        return size or 0
 
-    def _lines(self, data: bytes, end: int) -> Iterator[tuple[int, bytes, bool]]:
+    def _lines(self, data: bytearray, end: int) -> Iterator[tuple[int, bytes, bool]]:
         counted, number = 0, self.lines + 1
-        if self._worth_a_look(data, end):
-            for begin, cut, ended in self._hits(data, end):
-                number += data.count(b"\n", counted, begin)
-                counted = max(counted, begin)
-                yield number, data[begin:cut], ended
-        self.lines = number - 1 + data.count(b"\n", counted, end) + (0 if data[end - 1 : end] == b"\n" else 1)
+        for begin, cut, ended in self._hits(data, end) if self._worth_a_look(data, end) else ():
+            number += data.count(b"\n", counted, begin)
+            counted = max(counted, begin)
+            yield number, bytes(data[begin:cut]), ended
+        self.lines = number - 1 + data.count(b"\n", counted, end) + (0 if data[end - 1] == ord("\n") else 1)
 
-    def _hits(self, data: bytes, end: int) -> list[tuple[int, int, bool]]:
+    def _hits(self, data: bytearray, end: int) -> list[tuple[int, int, bool]]:
         """Begin and end of each line that holds an anchor, in order; of a huge line what stands around the anchor."""
         found: dict[int, tuple[int, bool]] = {}
         for anchor in self._anchors:
@@ -106,7 +110,7 @@ class Scanner:
                 position = data.find(anchor, cut, end)
         return [(begin, *found[begin]) for begin in sorted(found)]
 
-    def _worth_a_look(self, data: bytes, end: int) -> bool:
+    def _worth_a_look(self, data: bytearray, end: int) -> bool:
         if self._full > 0 and self._budget > 0:
             self._full -= end
             self._budget -= end

@@ -55,6 +55,25 @@ def test_what_the_count_means_depends_on_the_release(case: str, rule: str) -> No
     assert meaning.rule == rule
 
 
+@pytest.mark.parametrize(
+    ("named", "model", "assumed"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b", False),
+        ("/data/models/Qwen3-8B/", "qwen3-8b", False),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b2c", "qwen3-8b", False),
+        ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", True),
+        ("RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a8", "qwen2.5-7b", True),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", True),
+        ("someone/Qwen3-8B-FP8-dynamic", "qwen3-8b", True),
+        ("someone/Qwen3-8B-finetuned", "someone/Qwen3-8B-finetuned", False),
+    ],
+)
+def test_the_model_a_log_names(named: str, model: str, assumed: bool) -> None:
+    answer = ask("INFO Available KV cache memory: 50.32 GiB", model=named)
+    assert answer.model == model
+    assert any("taken as" in text for text in answer.assumptions) is assumed
+
+
 def test_without_a_release_the_figures_tell_the_rule() -> None:
     lines = ["INFO GPU KV cache size: 290,864 tokens", "INFO Maximum concurrency for 32,768 tokens per request: 33.04x"]
     answer = audit(read_lines(lines), Given())

@@ -175,6 +175,17 @@ def test_quiet_hours_and_a_late_restart_are_read(monkeypatch: pytest.MonkeyPatch
     assert figures(second) == figures(only(LOG))
 
 
+def test_a_file_is_numbered_like_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "FULL_BYTES", 4096)
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 8192)
+    serving = "INFO Avg generation throughput: 3.1 tokens/s\n" * 3001
+    text = LOG + serving + LOG + serving + serving + LOG + "the end"
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    with path.open("rb", buffering=0) as stream:
+        assert read_log(stream) == read_log(io.BytesIO(text.encode()))
+
+
 def test_a_flood_of_figures_is_bounded_and_keeps_the_last() -> None:
     head = LOG.splitlines()[2]
     lines = [f"INFO Available KV cache memory: {value}.00 GiB" for value in range(1, 3 * MOST_FIGURES)]
@@ -193,10 +204,12 @@ def test_memory_stays_constant() -> None:
         def readable(self) -> bool:
             return True
 
-        def read(self, size: int = -1) -> bytes:
+        def readinto(self, room: memoryview) -> int:  # type: ignore[override]
             self.left -= 1
-            piece = b"GiB KV cache size: tokens " * 40_000 if self.left > 32 else b"KV cache usage\n" * 70_000
-            return piece[: 1 << 20] if self.left >= 0 else b""
+            piece = b"GiB KV cache size: tokens " * 50_000 if self.left > 32 else b"KV cache usage\n" * 80_000
+            size = min(len(room), len(piece)) if self.left >= 0 else 0
+            room[:size] = piece[:size]
+            return size
 
         def peek(self, size: int = 0) -> bytes:
             return b"xx"
