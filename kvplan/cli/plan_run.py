@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvplan.cli.common import print_json
+from kvplan.cli.progress import Bar
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run(what: str | None, flags: Flags, prices: Path | None, model_dir: Path | N
     if prices is not None and request.prices is not None:
         raise InputError("--prices: found it beside the plan's own prices, expected one of them")
     shown = sys.stderr.isatty() and not output.as_json
-    with _Bar(shown) as bar:
+    with Bar(shown) as bar:
         table = load_prices(prices) if request.prices is None else None
         answer = plan(request, folder=folder, prices=table, model_dir=model_dir, progress=bar.update if shown else None)
     _write(answer, output)
@@ -90,31 +91,3 @@ def _scenarios(answer: Plan, folder: Path) -> None:
         if option.simulated is not None:
             text = yaml.safe_dump(option.simulated.scenario, sort_keys=False)
             write_text_atomic(folder / f"option-{option.rank}.yaml", text)
-
-
-class _Bar:
-    """A progress bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, shown: bool) -> None:
-        self.shown, self._progress, self._tasks = shown, None, dict[str, Any]()
-
-    def __enter__(self) -> _Bar:
-        if self.shown:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            made: Any = Progress(console=Console(stderr=True), transient=True)
-            made.start()
-            self._progress = made
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def update(self, stage: str, done: int, total: int) -> None:
-        """Show how far a stage is."""
-        progress: Any = self._progress
-        if stage not in self._tasks:
-            self._tasks[stage] = progress.add_task(stage, total=total)
-        progress.update(self._tasks[stage], completed=done, total=total)

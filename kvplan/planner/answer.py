@@ -55,7 +55,8 @@ class Option:
     """One configuration. `capacity` is what it carries within all limits: requests a second, or users of a closed loop.
 
     `headroom` is capacity over demand, less one. `basis` says where `times` come from. `misses` are limits that aren't
-    met, with the factor. Costs of a million tokens are at the planned demand.
+    met, with the factor. `starts_at_worst`: one request fits with every memory term at its most. Costs of a million
+    tokens are at the planned demand.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class Option:
     cost_per_hour: float
     cost_per_million_output_tokens: float
     cost_per_million_tokens: float
+    starts_at_worst: bool
     kv_capacity_tokens: int
     concurrent_requests: float
     capacity: float

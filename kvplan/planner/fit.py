@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Literal
 
+from kvplan.answers.fit import MAX_BATCH
 from kvplan.engines.native import native_settings
 from kvplan.errors import InputError, KvplanError, did_you_mean, show
-from kvplan.estimator import MAX_BATCH, estimate
+from kvplan.estimator import estimate
 from kvplan.hardware.accelerators import Accelerator, all_accelerators, find
 from kvplan.record import record
 from kvplan.serving import serve

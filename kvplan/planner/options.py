@@ -93,12 +93,13 @@ class Options:
             expert_parallel=shape.expert,
             kv_cache_dtype=shape.kv_cache_dtype,
             block_size=room.block_size,
-            max_num_batched_tokens=shape.batched,
-            max_num_seqs=shape.seqs,
+            max_num_batched_tokens=room.batched,
+            max_num_seqs=room.seqs,
             max_model_len=room.max_model_len,
             cost_per_hour=candidate.cost_per_hour,
             cost_per_million_output_tokens=_per_million(candidate.cost_per_hour, rate * demand.output),
             cost_per_million_tokens=_per_million(candidate.cost_per_hour, rate * (demand.output + demand.prompt)),
+            starts_at_worst=room.sure,
             kv_capacity_tokens=room.capacity_tokens * replicas * shape.data,
             concurrent_requests=found.service.concurrent * replicas,
             capacity=growth * asked,
@@ -133,13 +134,13 @@ class Options:
         demand = self.search.demand.scaled(max(growth, 0.01) * 1.02)
         latency = self.search.latency(found, replicas, demand)
         missed = latency.misses(self.request.slo)
-        full = found.service.slots >= found.shape.seqs / found.shape.pipeline
+        full = found.service.slots >= found.room.seqs / found.shape.pipeline
         where = "max_num_seqs" if full else "KV blocks"
         at_slots = latency.batch >= 0.95 * found.service.slots * found.service.streams
         limits = [name for name in missed if name != "stability"]
         if limits and latency.stable:
             return f"{limits[0]}{f' ({where})' if at_slots else ''}"
-        return where if at_slots and found.service.slots < found.shape.seqs else "step time"
+        return where if at_slots and found.service.slots < found.room.seqs else "step time"
 
     def _loss(self, found: Found, replicas: int, verified: Verified | None) -> Loss:
         lost = min(replicas, self.search.lost_replicas(found, replicas))

@@ -63,7 +63,8 @@ class Limits(Part):
 
 
 class Space(Part):
-    """What is searched. `replicas` None: as many as the demand asks, within max_gpus."""
+    """What is searched. `replicas` None: as many as the demand asks, within max_gpus. `max_num_batched_tokens` and
+    `max_num_seqs` None: the engine's own defaults."""
 
     tensor_parallel: Sizes = (1, 2, 4, 8)
     pipeline_parallel: Sizes = (1,)
@@ -72,8 +73,8 @@ class Space(Part):
     expert_parallel: bool = False
     kv_cache_dtypes: Names = ("auto", "fp8")
     block_sizes: Sizes | None = None
-    max_num_batched_tokens: Sizes = (2048, 8192)
-    max_num_seqs: Sizes = (256,)
+    max_num_batched_tokens: Sizes | None = (2048, 8192)
+    max_num_seqs: Sizes | None = (256,)
     replicas: Sizes | None = None
 
 

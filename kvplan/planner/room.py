@@ -19,23 +19,32 @@ from kvplan.record import record
 from kvplan.serving import serve
 from kvplan.spec.resolve import LoadedModel
 
+#: Batch budgets of an engine whose answer names none.
+BATCHED, SEQS = 8192, 256
+
 Progress = Callable[[int, int], None]
 
 
 @record
 class Room:
-    """What one replica of a shape holds. `refused` says why it doesn't start; then the rest is zero.
+    """What one replica of a shape holds. `refused` says why it doesn't start, `short` that memory is why; then the rest
+    is zero.
 
-    `available_bytes` are one rank's cache bytes. `holds` is the number of the workload's requests that run at once,
-    `most` an upper bound of it: bytes that the mathematics needs, before blocks.
+    `available_bytes` are one rank's cache bytes, `sure` says that a request of the greatest length fits even with every
+    memory term at its most. `batched` and `seqs` are the batch budgets in force. `holds` is the number of the
+    workload's requests that run at once, `most` an upper bound of it: bytes that the mathematics needs, before blocks.
     """
 
     refused: str | None
+    short: bool = False
     available_bytes: int = 0
     capacity_tokens: int = 0
     max_concurrency: float = 0.0
     max_model_len: int = 0
     block_size: int | None = None
+    batched: int = BATCHED
+    seqs: int = SEQS
+    sure: bool = False
     holds: float = 0.0
     most: float = 0.0
     version: str = ""
@@ -51,10 +60,12 @@ class Rooms:
         self._held: dict[tuple[str, int, str], tuple[float, float]] = {}
         self._rooms: dict[Shape, Room] = {}
         self._refused: dict[tuple[object, ...], str] = {}
+        space = request.search
+        self._leanest = min(space.max_num_batched_tokens or (0,)), min(space.max_num_seqs or (0,))
 
     def fill(self, shapes: Sequence[Shape], progress: Progress | None = None) -> None:
         """Find the room of every shape, the leanest batch budgets first."""
-        ordered = sorted(shapes, key=lambda shape: (shape.batched, shape.seqs, shape.key))
+        ordered = sorted(shapes, key=lambda shape: (shape.batched or 0, shape.seqs or 0, shape.key))
         for number, shape in enumerate(ordered):
             self.of(shape)
             if progress is not None:
@@ -67,9 +78,9 @@ class Rooms:
             kind = shape.key[:-2]
             said = self._refused.get(kind)
             # A larger batch budget takes more activations and graphs, so what the leanest lacks no other has.
-            room = Room(said) if said is not None else self._ask(shape)
-            if room.refused is not None and (room.available_bytes <= 0):
-                self._refused.setdefault(kind, room.refused)
+            room = Room(said, True) if said is not None else self._ask(shape)
+            if room.short and room.refused and (shape.batched or 0, shape.seqs or 0) == self._leanest:
+                self._refused[kind] = room.refused
             self._rooms[shape] = room
         return room
 
@@ -84,7 +95,7 @@ class Rooms:
             return Room(str(error))
         engine = serving.engine
         if engine.refused is not None:
-            return Room(engine.refused.text)
+            return Room(engine.refused.text, True)
         available = min(engine.available_bytes, default=0)
         most, least = self._bytes(shape, loaded)
         concurrency = engine.max_concurrency or 0.0
@@ -92,8 +103,12 @@ class Rooms:
         bound = available * shape.pipeline * shape.decode_context / least if least else own
         block = engine.settings.get("block_size")
         return Room(
-            None, available, engine.capacity_tokens or 0, concurrency, engine.max_model_len,
-            block if isinstance(block, int) else None, own, max(own, bound), engine.version, serving.command,
+            None, False, available, engine.capacity_tokens or 0, concurrency, engine.max_model_len,
+            block if isinstance(block, int) else None,
+            shape.batched or _size(engine.settings.get("max_num_batched_tokens"), BATCHED),
+            shape.seqs or _size(engine.settings.get("max_num_seqs"), SEQS),
+            serving.budget is not None and serving.budget.poorest.low >= engine.needed_bytes_one_request,
+            own, max(own, bound), engine.version, serving.command,
         )  # fmt: skip
 
     def settings(self, shape: Shape) -> dict[str, object]:
@@ -125,6 +140,10 @@ class Rooms:
             held = numpy.broadcast_to(numpy.asarray(plan.needed_bytes(lengths), float), lengths.shape)
             self._held[key] = (float(plan.needed_bytes(self.length)), float((held * weights).sum() / weights.sum()))
         return self._held[key]
+
+
+def _size(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
 
 
 def parallelism(shape: Shape) -> Parallelism:

@@ -97,9 +97,9 @@ class Service:
         self.shape, self.step, self.work, self.demand, self.limits = shape, step, work, demand, limits
         self.pooled = pooled
         self.streams = shape.pipeline * shape.data
-        self.budget = max(1, shape.batched)
-        self.slots = max(1.0, min(shape.seqs / shape.pipeline, room.holds / shape.pipeline))
-        self.most = max(1.0, min(shape.seqs / shape.pipeline, room.most / shape.pipeline))
+        self.budget, self.seqs = room.batched, room.seqs
+        self.slots = max(1.0, min(room.seqs / shape.pipeline, room.holds / shape.pipeline))
+        self.most = max(1.0, min(room.seqs / shape.pipeline, room.most / shape.pipeline))
         self.concurrent = self.slots * self.streams
         self._saturation: float | None = None
 

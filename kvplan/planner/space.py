@@ -34,8 +34,8 @@ class Shape:
     expert: bool
     kv_cache_dtype: str
     block_size: int | None
-    batched: int
-    seqs: int
+    batched: int | None
+    seqs: int | None
 
     @property
     def gpus(self) -> int:
@@ -52,7 +52,7 @@ class Shape:
         """A total order for ties."""
         return (
             self.model, self.engine, self.gpu, self.tensor, self.pipeline, self.data, self.decode_context,
-            int(self.expert), self.kv_cache_dtype, self.block_size or 0, self.batched, self.seqs,
+            int(self.expert), self.kv_cache_dtype, self.block_size or 0, self.batched or 0, self.seqs or 0,
         )  # fmt: skip
 
     def words(self) -> str:
@@ -61,7 +61,9 @@ class Shape:
         ranks = " ".join(f"{name}{size}" for name, size in sizes if size > 1)
         parts = [f"{self.gpus} x {self.gpu}", ranks, "ep" if self.expert else ""]
         dtype = "" if self.kv_cache_dtype == "auto" else f"kv {self.kv_cache_dtype}"
-        return ", ".join(part for part in (*parts, dtype, f"batch {self.batched}/{self.seqs}") if part)
+        batch = "" if self.batched is None else f"batch {self.batched}"
+        seqs = "" if self.seqs in (None, 256) else f"seqs {self.seqs}"
+        return ", ".join(part for part in (*parts, dtype, batch, seqs) if part)
 
 
 def devices(request: PlanRequest, prices: Prices) -> tuple[tuple[Accelerator, Offer], ...]:
@@ -100,7 +102,7 @@ def _all(
         for values in product(
             space.tensor_parallel, space.pipeline_parallel, space.data_parallel, space.decode_context_parallel,
             (False, True) if space.expert_parallel else (False,), space.kv_cache_dtypes,
-            space.block_sizes or (None,), space.max_num_batched_tokens, space.max_num_seqs,
+            space.block_sizes or (None,), space.max_num_batched_tokens or (None,), space.max_num_seqs or (None,),
         ):  # fmt: skip
             yield Shape(model, engine, device.slug, *values), device, offer
 
@@ -143,7 +145,7 @@ def _forbidden(
         ("data-parallel ranks share experts", shape.data > 1 and not shape.expert),
         ("decode context ranks divide the tensor-parallel ones", shape.tensor % shape.decode_context != 0),
         (f"{engine} has the cache dtype", not _has_dtype(engine, shape.kv_cache_dtype)),
-        ("max_num_batched_tokens is at least max_num_seqs", shape.batched < shape.seqs),
+        ("max_num_batched_tokens is at least max_num_seqs", 0 < (shape.batched or 0) < (shape.seqs or 0)),
         ("a device with a known rate and link", not _known(device, shape)),
     )  # fmt: skip
     return next((name for name, broken in rules if broken), None)

@@ -189,8 +189,8 @@ def scenario_of(
     engine: dict[str, Any] = {
         "version": room.version,
         "max_model_len": room.max_model_len,
-        "max_num_seqs": shape.seqs,
-        "max_num_batched_tokens": shape.batched,
+        "max_num_seqs": room.seqs,
+        "max_num_batched_tokens": room.batched,
         "kv_cache_memory": room.available_bytes,
         "kv_cache_dtype": shape.kv_cache_dtype,
         "enable_prefix_caching": "prefix-caching" not in request.forbid,

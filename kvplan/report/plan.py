@@ -82,6 +82,7 @@ def _details(console: Console, answer: Plan, row: Option) -> None:
         f"capacity       {row.capacity:,.1f} {unit} within the limits ({row.headroom:+.0%}); "
         f"{tokens(row.kv_capacity_tokens)} tokens of KV cache, {row.concurrent_requests:,.0f} requests at once",
         f"binds          {row.binds}",
+        f"start          {'safe' if row.starts_at_worst else 'expected, but not'} with every memory term at its most",
         f"latency        {_times(row.times)} ({row.basis})",
         f"one machine lost  {_loss(row)}",
     ]

@@ -20,15 +20,20 @@ def plot_front(answer: Plan, path: Path) -> None:
     style(axis)
     costs, times = [p.cost_per_hour for p in answer.front], [p.ttft_s for p in answer.front]
     axis.step(costs, times, where="post", color=GREY, linewidth=1.0, zorder=1)
-    devices = list(dict.fromkeys(point.gpu for point in answer.front))
-    for number, device in enumerate(devices):
+    drawn = [(point.gpu, point.basis, point.cost_per_hour, point.ttft_s) for point in answer.front]
+    drawn += [
+        (row.gpu, row.basis, row.cost_per_hour, row.times.ttft_s)
+        for row in answer.options
+        if row.times.ttft_s is not None
+    ]
+    for number, device in enumerate(dict.fromkeys(gpu for gpu, *_ in drawn)):
         colour, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
         for basis, face in (("simulated", colour), ("estimated", "none")):
-            points = [point for point in answer.front if point.gpu == device and point.basis == basis]
-            if points:
+            at = [(cost, time) for gpu, how, cost, time in drawn if (gpu, how) == (device, basis)]
+            if at:
                 axis.scatter(
-                    [p.cost_per_hour for p in points], [p.ttft_s for p in points], marker=marker, facecolors=face,
-                    edgecolors=colour, label=f"{device}, {basis}", zorder=2,
+                    *zip(*at, strict=True), marker=marker, facecolors=face, edgecolors=colour,
+                    label=f"{device}, {basis}", zorder=2,
                 )  # fmt: skip
     limit = answer.asked.limits.get("ttft")
     if limit is not None:

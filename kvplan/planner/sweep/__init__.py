@@ -1,0 +1,1 @@
+"""A grid of questions: every cell answered once, in parts that survive an interruption."""
