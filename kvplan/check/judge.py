@@ -68,6 +68,8 @@ class Judge:
             got = figures.value(metric, condition.at)
             if condition.holds(got):
                 return _passed(figures, condition, line, got)
+            if metric.source == "engine" and figures.subject.larger_weights and _counts_weights(figures):
+                raise InputError(figures.subject.larger_weights)
             return _failed(
                 figures, condition, line, got, blamed(figures, condition), smallest_change(figures, condition)
             )
@@ -102,6 +104,11 @@ class Judge:
             yield from _compared(figures, before, tolerance, text, line)
         except KvplanError as error:
             yield _error(placed, figures.subject, text, line, error)
+
+
+def _counts_weights(figures: Figures) -> bool:
+    """Whether the engine's plan stands on the size of the weights."""
+    return figures.subject.placed.asked.available_memory is None and figures.loaded.spec.quantization is None
 
 
 def _key(subject: Subject) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from kvplan.check.figures import Figures
@@ -53,10 +53,11 @@ def smallest_change(figures: Figures, condition: Condition) -> Remedy | None:
         except InputError:  # the engine or the checkpoint doesn't take this change
             return False
 
-    candidates = [*_candidates(figures, condition, holds)]
+    tries = _tries(figures, condition, holds)
     lines = figures.subject.lines
-    written = [remedy for remedy in candidates if remedy.flag in lines]
-    return next(iter([*written, *candidates]), None)
+    written = [attempt for attempt in tries if _native(figures, attempt[0])[0] in lines]
+    others = [attempt for attempt in tries if attempt not in written]
+    return next((remedy for _, attempt in (*written, *others) if (remedy := attempt()) is not None), None)
 
 
 def _native(figures: Figures, option: str) -> tuple[str, ...]:
@@ -64,28 +65,43 @@ def _native(figures: Figures, option: str) -> tuple[str, ...]:
     return native_flags(figures.subject.engine.partition("@")[0], option)
 
 
-def _candidates(figures: Figures, condition: Condition, holds: Callable[..., bool]) -> Iterator[Remedy]:
-    """Changes that work, in the order of what they cost."""
-    engine = figures.question.engine.name
-    predicted = figures.subject.placed.asked.available_memory is None
-    if predicted and (share := _share(figures, holds)) is not None:
-        yield _flagged(figures, "gpu_memory_utilization", f"{share:.2f}")
+def _tries(
+    figures: Figures, condition: Condition, holds: Callable[..., bool]
+) -> list[tuple[str, Callable[[], Remedy | None]]]:
+    """What may be changed, in the order of what it costs: kvplan's option, and an attempt that gives None in vain."""
     answer, _ = figures.plan()
-    batched = next((item.value for item in answer.settings if item.name == "max_num_batched_tokens"), None)
-    if isinstance(batched, int) and batched > 2048 and holds(max_num_batched_tokens=2048):
-        yield _flagged(figures, "max_num_batched_tokens", "2048")
-    asked = str(figures.subject.settings.get(_native(figures, "kv_cache_dtype")[0], "auto")).lower()
-    dtype = EIGHT_BIT.get(engine, "fp8")
-    if asked in _SIXTEEN_BIT and holds(kv_cache_dtype=dtype):
-        yield _flagged(figures, "kv_cache_dtype", dtype)
-    if (length := _length(figures, condition, holds)) is not None:
-        yield _flagged(figures, "max_model_len", str(length), f" ({tokens(length)} tokens)")
-    if predicted and engine not in _WITHOUT_RANKS:
+    engine = answer.name
+
+    def share() -> Remedy | None:
+        found = _share(figures, holds)
+        return None if found is None else _flagged(figures, "gpu_memory_utilization", f"{found:.2f}")
+
+    def batched() -> Remedy | None:
+        have = next((item.value for item in answer.settings if item.name == "max_num_batched_tokens"), None)
+        works = isinstance(have, int) and have > 2048 and holds(max_num_batched_tokens=2048)
+        return _flagged(figures, "max_num_batched_tokens", "2048") if works else None
+
+    def dtype() -> Remedy | None:
+        asked = str(figures.subject.settings.get(_native(figures, "kv_cache_dtype")[0], "auto")).lower()
+        narrow = EIGHT_BIT.get(engine, "fp8")
+        works = asked in _SIXTEEN_BIT and holds(kv_cache_dtype=narrow)
+        return _flagged(figures, "kv_cache_dtype", narrow) if works else None
+
+    def length() -> Remedy | None:
+        found = _length(figures, condition, holds)
+        return None if found is None else _flagged(figures, "max_model_len", str(found), f" ({tokens(found)} tokens)")
+
+    def ranks() -> Remedy | None:
         size = figures.question.parallel.tensor
-        for ranks in (2 * size, 4 * size, 8 * size):
-            if holds(tensor_parallel_size=ranks):
-                yield _flagged(figures, "tensor_parallel_size", str(ranks), f", {ranks // size}x the GPUs")
-                break
+        fold = next((fold for fold in (2, 4, 8) if holds(tensor_parallel_size=fold * size)), None)
+        words = f", {fold}x the GPUs"
+        return None if fold is None else _flagged(figures, "tensor_parallel_size", str(fold * size), words)
+
+    tries = [("max_num_batched_tokens", batched), ("kv_cache_dtype", dtype), ("max_model_len", length)]
+    if figures.subject.placed.asked.available_memory is not None:
+        return tries
+    more = [] if engine in _WITHOUT_RANKS else [("tensor_parallel_size", ranks)]
+    return [("gpu_memory_utilization", share), *tries, *more]
 
 
 def _flagged(figures: Figures, option: str, value: str, more: str = "") -> Remedy:

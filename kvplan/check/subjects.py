@@ -12,7 +12,7 @@ from kvplan.check.inputs import Inputs
 from kvplan.check.manifests import Finding, FoundCommand, ManifestReading, read_manifest
 from kvplan.check.manifests.findings import find_mistakes
 from kvplan.check.manifests.scripts import read_shell
-from kvplan.check.manifests.source import open_source, script_text
+from kvplan.check.manifests.source import Source, open_source, script_text
 from kvplan.check.request import Given
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.spec.resolve import SUFFIXES, LoadedModel, registry, resolve_model
@@ -24,6 +24,7 @@ class Subject:
     """One thing to ask about. `engine` is None for the analytic answer, `place` "" where the expectation names it all.
 
     `lines` maps the engine's flags to their lines in `file`; `gpus` is the number of devices, None where nothing says.
+    `larger_weights` says why the weights may be smaller than they are counted: a failure then proves nothing.
     """
 
     placed: Placed
@@ -39,6 +40,7 @@ class Subject:
     gpus: int | None = None
     notes: tuple[str, ...] = ()
     found: FoundCommand | None = None
+    larger_weights: str = ""
 
 
 class Reader:
@@ -48,6 +50,7 @@ class Reader:
         self.given, self.inputs = given, inputs
         self._manifests: dict[tuple[Path, tuple[tuple[str, str], ...]], ManifestReading] = {}
         self._models: dict[tuple[str, Path], LoadedModel] = {}
+        self._sources: dict[tuple[Path, tuple[tuple[str, str], ...]], Source] = {}
 
     def subjects(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
         """What one expectation is about, and what is wrong in the launch commands already.
@@ -112,7 +115,7 @@ class Reader:
     def _from_command(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
         node = placed.command_node
         assert node is not None
-        source = open_source(placed.file, {**self.given.variables, **placed.asked.set})
+        source = self._source(placed.file, {**self.given.variables, **placed.asked.set})
         text, first = script_text(node, source.lines)
         result = read_shell(source, text, first)
         self.inputs.add(*map(Path, source.read))
@@ -125,6 +128,12 @@ class Reader:
         commands = [replace(found, place=found.place if many else "") for found in result.commands]
         findings = [*result.findings, *find_mistakes(source, commands)]
         return [self._subject(placed, found, placed.file) for found in commands], findings
+
+    def _source(self, path: Path, variables: Mapping[str, str]) -> Source:
+        key = (path, tuple(sorted(variables.items())))
+        if key not in self._sources:
+            self._sources[key] = open_source(path, variables)
+        return self._sources[key]
 
     def _subject(self, placed: Placed, found: FoundCommand, path: Path) -> Subject:
         asked, command, notes = placed.asked, found.command, list[str]()
@@ -142,7 +151,7 @@ class Reader:
         notes += [f"not knowable from the file: {item}" for item in told if not _answered(item, gpu, asked.engine)]
         return Subject(
             placed, found.place, path, found.line, model, _engine(placed, found), command.settings(),
-            dict(command.lines), command.ranks, gpu, gpus, tuple(notes), found,
+            dict(command.lines), command.ranks, gpu, gpus, tuple(notes), found, _larger_weights(asked.model, found),
         )  # fmt: skip
 
     def load(self, subject: Subject) -> LoadedModel:
@@ -187,6 +196,22 @@ def _engine(placed: Placed, found: FoundCommand) -> str:
             )
         version = own or version
     return f"{command.engine}@{version}" if version else command.engine
+
+
+def _larger_weights(model: str | None, found: FoundCommand) -> str:
+    """Weights that the command stores narrower than the model's own checkpoint, in words; "" where it doesn't."""
+    command = found.command
+    stored = command.hint.weights if command.hint is not None else None
+    if stored is None and command.engine in ("llama.cpp", "ollama") and command.hint is not None:
+        stored = "weights of a GGUF file"
+    if stored is None and isinstance(command.flags.get("quantization"), str):
+        stored = f"--quantization {command.flags['quantization']}"
+    if stored is None or (model or "").endswith(SUFFIXES):
+        return ""
+    return (
+        f"model: found {stored} in the launch command, whose size isn't known here, and with the checkpoint's own "
+        "weights it doesn't hold, expected model: with the .gguf file or the config.json of what is served"
+    )
 
 
 def _answered(item: str, gpu: str | None, engine: str | None) -> bool:

@@ -52,6 +52,11 @@ class Rules:
         return self.values[name]
 
 
+# Answers by engine, version and table: one plan asks for the same rules several times.
+_KNOWN: dict[tuple[str, str, int], tuple[Mapping[str, Any], Rules]] = {}
+MAX_KNOWN = 1000
+
+
 def rules_at(engine: str, data: Mapping[str, Any], version: str | None) -> Rules:
     """The values of `data["rules"]` in force at `version` (None: `data["default"]`).
 
@@ -62,6 +67,9 @@ def rules_at(engine: str, data: Mapping[str, Any], version: str | None) -> Rules
     default, oldest = str(data["default"]), str(data["oldest"])
     text = default if version is None else version.strip()
     number = parse_version(text, engine, default)
+    key = (engine, text, id(data))
+    if key in _KNOWN and _KNOWN[key][0] is data:
+        return _KNOWN[key][1]
     first, last = parse_version(oldest, engine, default), parse_version(default, engine, default)
     warning, used = None, number
     if _before(number, first) or number[: len(last)] > last:
@@ -69,7 +77,10 @@ def rules_at(engine: str, data: Mapping[str, Any], version: str | None) -> Rules
         warning = f"{engine} {text} is not a version kvplan knows: answered as {nearest}, the nearest known one"
         text, used = nearest, first if _before(number, first) else last
     values = {name: _in_force(ranges, used, engine, default) for name, ranges in data["rules"].items()}
-    return Rules(text, used, values, warning)
+    rules = Rules(text, used, values, warning)
+    if len(_KNOWN) < MAX_KNOWN:
+        _KNOWN[key] = (data, rules)
+    return rules
 
 
 def _in_force(ranges: Iterable[Mapping[str, Any]], number: Version, engine: str, example: str) -> Any:

@@ -65,7 +65,12 @@ class CacheLayer:
     @property
     def key(self) -> tuple[Any, ...]:
         """What two layers must have in common to be one kind of layer to vLLM."""
-        return (self.family, self.block, self.page, self.window, self.unit.shape, self.unit.checkpoint_blocks)
+        return (*self.but_window, self.window)
+
+    @property
+    def but_window(self) -> tuple[Any, ...]:
+        """The same without the window."""
+        return (self.family, self.block, self.page, self.unit.shape, self.unit.checkpoint_blocks)
 
 
 def block_sizes(model: Model, resolved: Resolved, rules: Rules, device: Device) -> BlockSizes:

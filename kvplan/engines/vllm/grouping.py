@@ -74,7 +74,7 @@ def group_layers(
 def _mergeable(first: CacheLayer, other: CacheLayer) -> bool:
     """Whether two layers are one kind of layer: the same shape; full layers may remember different windows."""
     if first.family in _FULL and other.family in _FULL:
-        same = replace(first, window=None).key == replace(other, window=None).key
+        same = first.but_window == other.but_window
         return same and (None in (first.window, other.window) or first.window == other.window)
     return first.key == other.key
 

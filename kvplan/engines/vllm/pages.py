@@ -15,7 +15,7 @@ from kvplan.engines.vllm.backends import SIXTEEN_BIT, Backend, LayerNeed, backen
 from kvplan.engines.vllm.resolve import split_layers
 from kvplan.engines.vllm.settings import Resolved
 from kvplan.errors import InputError, UnsupportedArchitectureError
-from kvplan.record import record
+from kvplan.record import record, vary
 from kvplan.spec import layers as kinds
 from kvplan.spec.model import ModelSpec, branches
 
@@ -161,7 +161,7 @@ def build_model(spec: ModelSpec, resolved: Resolved, rules: Rules, parallel: Par
             made[key] = [
                 unit for branch in branches(spec.blocks[name]) for unit in _units(builder, branch, index, name, tokens)
             ]
-        units += [replace(unit, name=f"{index}.{unit.name}", stage=stage) for unit in made[key]]
+        units += [vary(unit, name=f"{index}.{unit.name}", stage=stage) for unit in made[key]]
     used = dict.fromkeys(unit.backend for unit in units if unit.backend is not None)
     _check_block(resolved.block_size, used, device)
     if spec.model_type in load_rules("vllm")["unverified_models"]:
