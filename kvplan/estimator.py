@@ -7,32 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvplan.answers.composed import Asked, Composed, RankCache, assume, compose, composed, settle
+from kvplan.answers.fit import MAX_BATCH, fit_on, weights_of
 from kvplan.answers.records import Cache, Component, Derivation, Dtypes, Fit, Input, Model, Weights
+from kvplan.answers.words import (
+    Options,
+    cache_words,
+    component_names,
+    float32_once,
+    spec_words,
+    verdict,
+    warnings_for,
+    without_effect,
+)
 from kvplan.cache.precision import Precision, resolve_precision
 from kvplan.cache.size import CachePlan, Group, plan_cache
 from kvplan.errors import InputError, show
 from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import LoadedModel, resolve_model
-from kvplan.units import MAX_TOKENS, both, parse_tokens, tokens
+from kvplan.units import MAX_TOKENS, parse_tokens, tokens, whole
 
 if TYPE_CHECKING:
-    from kvplan.hardware.accelerators import Accelerator
+    from kvplan.cache.techniques.compose import Composition
 
 SCHEMA_VERSION = 1
-USABLE_SHARE_PERCENT = 90
-MAX_BATCH = 10**9
-
-_CONFIDENCE_WORDS = {
-    "reconstructed": "was put together from published values, not copied from the checkpoint's own file",
-    "class defaults": "comes from class defaults documented for this checkpoint, not from its own file",
-    "unverified": "is unverified: no copy of the checkpoint's own file was at hand",
-    "assumed": "is assumed: the architecture is unknown and every layer is taken as full attention",
-}
+MAX_GPUS = 100_000
 
 
 @record
@@ -75,7 +78,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def estimate(
-    model: str | ModelSpec | LoadedModel,
+    model: str | PathLike[str] | ModelSpec | LoadedModel,
     *,
     ctx: int | str | None = None,
     batch: int = 1,
@@ -84,14 +87,14 @@ def estimate(
     index_dtype: str = "auto",
     state_dtype: str = "auto",
     skip_layers: Iterable[str | int] = (),
-    encoder_tokens: int | None = None,
+    encoder_tokens: int | str | None = None,
     drafting: bool = False,
     gpu: str | None = None,
     num_gpus: int = 1,
     techniques: Asked = (),
     what_ifs: Iterable[str] = (),
     generated: int = 0,
-    model_dir: Path | None = None,
+    model_dir: str | PathLike[str] | None = None,
 ) -> Estimate:
     """Estimate the KV cache of `batch` sequences of `ctx` stored tokens each.
 
@@ -103,55 +106,89 @@ def estimate(
     """
     loaded = loaded_model(model, model_dir)
     spec, asked = loaded.spec, None
-    _check_count(batch, "--batch", MAX_BATCH)
+    batch, num_gpus = whole(batch, "--batch", 1, MAX_BATCH), whole(num_gpus, "--num-gpus", 1, MAX_GPUS)
+    generated = whole(generated, "--generated", 0, MAX_TOKENS)
+    skip, what_ifs = _listed(skip_layers, "--kv-cache-dtype-skip-layers"), _listed(what_ifs, "--what-if")
+    encoder = None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens", low=0)
+    if not isinstance(drafting, bool):
+        raise InputError(f"--drafting: found {show(drafting)}, expected true or false")
     if techniques or what_ifs or generated:
         if drafting:
             raise InputError(
                 "--drafting: found it beside techniques, which leave draft layers out, expected one of both"
             )
-        spec, asked = assume(spec, what_ifs), settle(techniques, kv_cache_dtype, skip_layers, batch)
-        kv_cache_dtype, skip_layers, batch = asked.kv_cache_dtype, asked.skip_layers, asked.batch
+        spec, asked = assume(spec, what_ifs), settle(techniques, kv_cache_dtype, skip, batch)
+        kv_cache_dtype, skip, batch = asked.kv_cache_dtype, asked.skip_layers, asked.batch
     context, context_source = resolve_context(spec, ctx)
     precision = resolve_precision(
-        kv_cache_dtype, index_dtype, state_dtype,
-        model_dtype=spec.dtype, value_dtype=value_cache_dtype, skip=tuple(skip_layers),
-    )  # fmt: skip
-    composition = None if asked is None else compose(spec, precision, asked, context, generated, encoder_tokens)
+        kv_cache_dtype, index_dtype, state_dtype, model_dtype=spec.dtype, value_dtype=value_cache_dtype, skip=skip
+    )
+    composition = None if asked is None else compose(spec, precision, asked, context, generated, encoder)
     if composition is None:
-        plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, drafting=drafting)
+        plan = plan_cache(spec, precision, encoder_tokens=encoder, drafting=drafting)
     else:
         plan = composition.plan
-    weights, weight_notes = weights_of(loaded)
+    weights, weight_notes = weights_of(loaded, drafting)
     if what_ifs and weights is not None:
         weight_notes.append("the weights are those of the checkpoint as it is, without the what-if")
-    fit: Fit | None = None
-    fit_notes: list[str] = []
-    if gpu is not None:
-        _check_count(num_gpus, "--num-gpus", 100_000)
-        rank_plan = plan_cache(spec, precision, encoder_tokens=encoder_tokens, drafting=drafting, ranks=num_gpus)
-        held = None if composition is None else RankCache(composition, num_gpus)
-        fit, fit_notes = _fit(spec, rank_plan, weights, context, batch, gpu, num_gpus, held)
+    fit, device, fit_notes = _fit(
+        spec, precision, weights, context, batch, gpu, num_gpus, encoder, drafting, composition
+    )
     cache = _cache(plan, context, batch)
-    assumptions = [*_spec_words(spec), *_cache_words(spec, plan, encoder_tokens, drafting), *weight_notes, *fit_notes]
-    beyond = spec.max_context is not None and context > spec.max_context
+    given = Options(index_dtype, state_dtype, value_cache_dtype, skip, encoder, drafting, gpu, num_gpus)
+    assumptions = [
+        *spec_words(spec), *cache_words(spec, plan, drafting), *weight_notes, *fit_notes, *loaded.notes,
+        *without_effect(spec, plan, given),
+    ]  # fmt: skip
+    warnings = [*warnings_for(spec, context, plan), *(composition.warnings if composition else ())]
+    warnings += loaded.tensors.warnings if loaded.tensors is not None else ()
+    if device is not None and fit is None:
+        warnings.append(f"whether it fits on {device} is unknown, since the size of the weights is")
     summary = None if composition is None else composed(composition)
     return Estimate(
         schema_version=SCHEMA_VERSION,
         command="estimate",
-        verdict=_verdict(spec, context, batch, precision, cache, fit, summary),
+        verdict=verdict(plan, context, batch, cache, summary, fit, device if fit is None else None),
         model=model_record(spec),
         context_tokens=context,
         context_source=context_source,
-        beyond_model_limit=beyond,
+        beyond_model_limit=spec.max_context is not None and context > spec.max_context,
         batch=batch,
         dtypes=dtypes_record(precision),
         cache=cache,
         weights=weights,
         fit=fit,
         composition=summary,
-        assumptions=tuple(assumptions),
-        warnings=(*warnings_for(spec, context, plan), *(composition.warnings if composition else ())),
+        assumptions=tuple(float32_once(spec, assumptions)),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _listed(value: Any, field: str) -> tuple[Any, ...]:
+    """A list, tuple or set of entries; a lone string is one entry that someone forgot the list around."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{field}: found {show(value)}, expected a list")
+    return tuple(value)
+
+
+def _fit(
+    spec: ModelSpec, precision: Precision, weights: Weights | None, context: int, batch: int, gpu: str | None,
+    count: int, encoder: int | None, drafting: bool, composition: Composition | None,
+) -> tuple[Fit | None, str | None, list[str]]:  # fmt: skip
+    """The fit, the name of the device, and what was assumed. The fit is None without a device or without weights."""
+    if gpu is None:
+        return None, None, []
+    from kvplan.hardware.accelerators import find
+
+    if not isinstance(gpu, str):
+        raise InputError(f"--gpu: found {show(gpu)}, expected a name of `kvplan gpus list`")
+    device = find(gpu)
+    if weights is None:
+        return None, device.name, []
+    plan = plan_cache(spec, precision, encoder_tokens=encoder, drafting=drafting, ranks=count)
+    held = None if composition is None else RankCache(composition, count)
+    fit, notes = fit_on(device, count, plan, weights, context, batch, held)
+    return fit, device.name, notes
 
 
 def model_record(spec: ModelSpec) -> Model:
@@ -168,14 +205,14 @@ def dtypes_record(precision: Precision) -> Dtypes:
 
 
 def curve(
-    model: str | ModelSpec | LoadedModel,
+    model: str | PathLike[str] | ModelSpec | LoadedModel,
     contexts: Any,
     *,
     kv_cache_dtype: str = "auto",
     index_dtype: str = "auto",
     state_dtype: str = "auto",
     encoder_tokens: int | None = None,
-    model_dir: Path | None = None,
+    model_dir: str | PathLike[str] | None = None,
 ) -> Any:
     """Needed bytes of one sequence at each of `contexts`, a numpy array of integers; returns one of the same shape.
 
@@ -193,16 +230,13 @@ def curve(
     return plan_cache(spec, precision, encoder_tokens=encoder_tokens).needed_bytes(lengths.astype(numpy.int64))
 
 
-def loaded_model(model: str | ModelSpec | LoadedModel, model_dir: Path | None) -> LoadedModel:
+def loaded_model(
+    model: str | PathLike[str] | ModelSpec | LoadedModel, model_dir: str | PathLike[str] | None
+) -> LoadedModel:
     """The model of a name, a file, a spec, or one already loaded."""
     if isinstance(model, LoadedModel):
         return model
     return LoadedModel(model) if isinstance(model, ModelSpec) else resolve_model(model, model_dir=model_dir)
-
-
-def _check_count(value: int, field: str, high: int) -> None:
-    if isinstance(value, bool) or not 1 <= value <= high:
-        raise InputError(f"{field}: found {show(value)}, expected a whole number from 1 to {high:,}")
 
 
 def resolve_context(spec: ModelSpec, ctx: int | str | None) -> tuple[int, str]:
@@ -227,14 +261,17 @@ def _cache(plan: CachePlan, context: int, batch: int) -> Cache:
         read_bytes_per_step=batch * plan.read_bytes(context),
         growing_layers=plan.growing_layers(context),
         total_layers=plan.total_layers,
-        components=tuple(_component(plan.spec, group, context) for group in plan.groups),
+        components=tuple(
+            _component(plan.spec, group, name, context)
+            for group, name in zip(plan.groups, component_names(plan), strict=True)
+        ),
     )
 
 
-def _component(spec: ModelSpec, group: Group, context: int) -> Component:
+def _component(spec: ModelSpec, group: Group, name: str, context: int) -> Component:
     part = group.part
     return Component(
-        name=f"{group.block}: {part.name}",
+        name=name,
         kind=group.kind,
         part=part.role,
         dtype=part.dtype,
@@ -259,117 +296,3 @@ def _inputs(spec: ModelSpec, group: Group, context: int) -> tuple[Input, ...]:
     found.append(Input("geometry", part.entry_formula, f"{origin}; blocks.{group.block}"))
     found.append(Input("dtype", part.dtype, part.kept or part.dtype_source))
     return tuple(found)
-
-
-def weights_of(loaded: LoadedModel) -> tuple[Weights | None, list[str]]:
-    """The weights of a model, None where their size is unknown, and what was assumed."""
-    from kvplan.memory.weights import weight_bytes
-
-    found = weight_bytes(loaded.spec, tensors=loaded.tensors)
-    if found is None:
-        return None, ["the size of the weights is unknown: the spec carries no parameter counts"]
-    return Weights(found.total_bytes, found.exact, found.source), list(found.assumptions)
-
-
-def _fit(
-    spec: ModelSpec,
-    plan: CachePlan,
-    weights: Weights | None,
-    context: int,
-    batch: int,
-    gpu: str,
-    count: int,
-    held: RankCache | None = None,
-) -> tuple[Fit, list[str]]:
-    from kvplan.hardware.accelerators import find
-
-    device: Accelerator = find(gpu)
-    if weights is None:
-        raise InputError(
-            f"--gpu: found {show(gpu)}, but the weights of {spec.id} are unknown, expected a spec with parameter counts"
-        )
-    usable = device.memory_bytes * USABLE_SHARE_PERCENT // 100
-    per_gpu_weights = -(-weights.bytes // count)
-    left = usable - per_gpu_weights
-    limit = spec.max_context or MAX_TOKENS
-    if held is None:
-        per_sequence = plan.needed_bytes(context)
-        total = batch * per_sequence
-        sequences = max(0, left // per_sequence) if per_sequence else MAX_BATCH
-        longest = plan.longest_context(left, limit) if left > 0 else 0
-    else:
-        per_sequence, total = held.sequence_bytes(context), held.batch_bytes(batch)
-        sequences = held.most_sequences(left, MAX_BATCH)
-        longest = held.longest_context(left, limit)
-    notes = [
-        f"{USABLE_SHARE_PERCENT} % of each GPU's memory is taken for weights and KV cache; activations, CUDA graphs "
-        "and the engine's own buffers must fit in the rest",
-    ]
-    if count > 1:
-        notes.append(
-            f"weights are split evenly over {count} GPUs; KV heads are split, and copied where there are too few; "
-            "latents are copied"
-        )
-    fit = Fit(
-        gpu=device.name,
-        count=count,
-        memory_bytes_per_gpu=device.memory_bytes,
-        memory_source=device.memory_source,
-        usable_bytes_per_gpu=usable,
-        weights_bytes_per_gpu=per_gpu_weights,
-        kv_bytes_per_sequence_per_gpu=per_sequence,
-        max_full_length_sequences=sequences,
-        longest_context_tokens=longest,
-        fits=total <= left,
-    )
-    return fit, notes
-
-
-def _verdict(
-    spec: ModelSpec,
-    context: int,
-    batch: int,
-    precision: Precision,
-    cache: Cache,
-    fit: Fit | None,
-    composition: Composed | None,
-) -> str:
-    who = "one sequence" if batch == 1 else f"{batch:,} sequences"
-    size, length = both(composition.stored_bytes if composition else cache.needed_bytes), tokens(context)
-    need = f"{spec.id} needs {size} of KV cache for {who} of {length} tokens ({precision.name})"
-    if composition is not None and composition.applied:
-        need += f" after {', '.join(composition.applied)}"
-    if fit is None:
-        return need + "."
-    devices = fit.gpu if fit.count == 1 else f"{fit.count} x {fit.gpu}"
-    if fit.fits:
-        return f"{need}; it fits on {devices} beside the weights."
-    return f"{need}; it does NOT fit on {devices} beside the weights."
-
-
-def _spec_words(spec: ModelSpec) -> list[str]:
-    words = _CONFIDENCE_WORDS.get(spec.provenance.confidence)
-    found = [f"the spec of {spec.id} {words}"] if words else []
-    return found + list(spec.assumptions)
-
-
-def _cache_words(spec: ModelSpec, plan: CachePlan, encoder_tokens: int | None, drafting: bool) -> list[str]:
-    found = ["size is *needed*: whole model, no page rounding, no tokens in flight; an engine reserves more"]
-    if spec.dtype == "float32" and plan.precision.key.name == "bf16":
-        found.append("the checkpoint is float32; engines serve it, and its cache, in 16 bits")
-    if spec.draft_layers and not drafting:
-        found.append(f"{sum(spec.draft_counts.values())} draft (MTP) layer(s) are left out: drafting is off")
-    if any(group.part.role == "cross" for group in plan.groups) and plan.cross_bytes == 0:
-        found.append("cross attention holds no encoder tokens: give --encoder-tokens to count them")
-    return found
-
-
-def warnings_for(spec: ModelSpec, context: int, plan: CachePlan) -> list[str]:
-    """What must be known about this context and these dtypes."""
-    found = []
-    if spec.max_context is not None and context > spec.max_context:
-        found.append(
-            f"{tokens(context)} tokens are beyond the {tokens(spec.max_context or 0)} that {spec.id} declares: "
-            "arithmetic only"
-        )
-    return found + plan.kept_reasons()

@@ -38,15 +38,31 @@ def _scaled(text: str, factors: dict[str, int]) -> int | None:
     return value if remainder == 0 else None
 
 
-def parse_tokens(text: str | int, field: str = "--ctx") -> int:
+def whole(value: object, field: str, low: int, high: int) -> int:
+    """`value` as an integer, numpy's among them. Raises InputError for anything else and outside `low` to `high`."""
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or not low <= number <= high:
+        raise InputError(f"{field}: found {show(value)}, expected a whole number from {low:,} to {high:,}")
+    return int(number)
+
+
+def _read(value: object, factors: dict[str, int]) -> int | None:
+    """A number, or text with a unit, as an integer; None for anything else."""
+    if isinstance(value, str):
+        return _scaled(value, factors)
+    return int(value.__index__()) if hasattr(value, "__index__") and not isinstance(value, bool) else None
+
+
+def parse_tokens(text: str | int, field: str = "--ctx", *, low: int = 1) -> int:
     """Parse a token count such as `131072`, `128k`, `128Ki` or `1M` (k = 1,024, M = 1,048,576).
 
-    Raises InputError when it is no whole number from 1 to 10^12.
+    Raises InputError when it is no whole number from `low` to 10^12.
     """
-    value = text if isinstance(text, int) else _scaled(text, _TOKEN_FACTORS)
-    if value is None or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
+    value = _read(text, _TOKEN_FACTORS)
+    if value is None or not low <= value <= MAX_TOKENS:
         raise InputError(
-            f"{field}: found {show(text)}, expected a whole number of tokens from 1 such as 131072, 128k or 1M"
+            f"{field}: found {show(text)}, expected a whole number of tokens from {low} to {MAX_TOKENS:,} "
+            "such as 131072, 128k or 1M"
         )
     return value
 
@@ -56,8 +72,8 @@ def parse_bytes(text: str | int, field: str) -> int:
 
     Raises InputError when it is no positive size.
     """
-    value = text if isinstance(text, int) else _scaled(text, _BYTE_FACTORS)
-    if value is None or isinstance(value, bool) or value < 1:
+    value = _read(text, _BYTE_FACTORS)
+    if value is None or value < 1:
         raise InputError(f"{field}: found {show(text)}, expected a size such as 80GB, 9.5GiB or a number of bytes")
     return value
 
@@ -67,8 +83,8 @@ def parse_seconds(text: str, field: str) -> float:
 
     Raises InputError when it is no positive duration.
     """
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None or len(text) > 40 or match.group(3).lower() not in _TIME_FACTORS:
+    match = _NUMBER.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= 40 else None
+    if match is None or match.group(3).lower() not in _TIME_FACTORS:
         raise InputError(f"{field}: found {show(text)}, expected a duration such as 30ms, 2s or 1.5min")
     return (
         float(f"{match.group(1).replace('_', '').replace(',', '')}.{match.group(2) or 0}")
@@ -81,12 +97,17 @@ def tokens(count: int) -> str:
     return f"{count:,}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 layer`, `80 layers`, `131,072 tokens`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _decimal(value: float) -> str:
-    if value >= 1000:
-        return f"{value:,.0f}"
-    if value >= 99.95:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if value >= 9.995 or value == int(value) else f"{value:.3f}"
+    """A size from 1 on, to four significant digits."""
+    for places, bound in ((3, 9.9995), (2, 99.995), (1, 999.95)):
+        if value < bound:
+            return f"{value:.{places}f}"
+    return f"{value:,.0f}"
 
 
 def gib(count: int) -> str:

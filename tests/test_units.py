@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.errors import InputError
-from kvplan.units import GIB, both, gb, gib, parse_bytes, parse_seconds, parse_tokens
+from kvplan.units import GIB, both, counted, gb, gib, parse_bytes, parse_seconds, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,31 @@ def test_both_readings_are_named() -> None:
 @given(st.integers(1, 10**12))
 def test_plain_numbers_are_themselves(count: int) -> None:
     assert parse_tokens(str(count)) == parse_tokens(f"{count:,}") == count
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (4 * GIB, "4.000 GiB"), (40 * GIB, "40.00 GiB"), (400 * GIB, "400.0 GiB"), (1023 * GIB, "1,023 GiB"),
+        (GIB * 9996 // 1000, "9.996 GiB"), (GIB * 99996 // 1000, "100.0 GiB"), (GIB * 99996 // 100, "1,000 GiB"),
+    ],
+)  # fmt: skip
+def test_sizes_have_four_significant_digits(count: int, text: str) -> None:
+    assert gib(count) == text
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(count, "layer") for count in (0, 1, 2, 2048)] == ["0 layers", "1 layer", "2 layers", "2,048 layers"]
+
+
+def test_limits_are_stated() -> None:
+    assert parse_tokens("0", "--encoder-tokens", low=0) == 0
+    with pytest.raises(InputError, match=r"from 0 to 1,000,000,000,000 such as"):
+        parse_tokens(10**13, "--encoder-tokens", low=0)
+
+
+@pytest.mark.parametrize("odd", [1.0, None, [1], b"1k"])
+def test_other_types_are_refused(odd: object) -> None:
+    for parse in (parse_tokens, parse_bytes, parse_seconds):
+        with pytest.raises(InputError, match="--x: found"):
+            parse(odd, "--x")  # type: ignore[operator]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from kvplan.answers.advise_words import constraint, gain_text, memory_words
 from kvplan.answers.composed import CacheOptions
+from kvplan.answers.fit import USABLE_SHARE_PERCENT, weights_of
 from kvplan.answers.levers import Candidate, Ruled, candidates, in_checkpoint, lever_words, needs_training
 from kvplan.answers.records import Model
 from kvplan.answers.schema import document_schema
@@ -18,7 +19,7 @@ from kvplan.cache.techniques.offload import Offload, parse_offload
 from kvplan.engines.registry import canonical_engine
 from kvplan.engines.support import require_dtype, require_layers, supports
 from kvplan.errors import InputError, did_you_mean, show
-from kvplan.estimator import USABLE_SHARE_PERCENT, loaded_model, model_record, resolve_context, weights_of
+from kvplan.estimator import loaded_model, model_record, resolve_context
 from kvplan.hardware.accelerators import Accelerator, find
 from kvplan.record import record
 from kvplan.spec.model import ModelSpec

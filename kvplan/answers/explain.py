@@ -9,8 +9,9 @@ from typing import Any, Literal
 from kvplan.answers.composed import CacheOptions, Composed, composed
 from kvplan.answers.records import Dtypes, Model
 from kvplan.answers.schema import document_schema
+from kvplan.answers.words import warnings_for
 from kvplan.cache.techniques.waterfall import Step, waterfall
-from kvplan.estimator import dtypes_record, loaded_model, model_record, resolve_context, warnings_for
+from kvplan.estimator import dtypes_record, loaded_model, model_record, resolve_context
 from kvplan.record import record
 from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import LoadedModel

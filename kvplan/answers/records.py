@@ -90,7 +90,7 @@ class Dtypes:
 
 @record
 class Weights:
-    """Bytes of the weights; `exact` when they were read from the checkpoint's own headers."""
+    """Bytes of the weights; `exact` when they follow without a guess, from headers or from counts in a plain dtype."""
 
     bytes: int
     exact: bool
@@ -99,7 +99,10 @@ class Weights:
 
 @record
 class Fit:
-    """Weights and KV cache against device memory, simple and conservative: no engine's rounding is in it."""
+    """Weights and KV cache against device memory, simple and conservative: no engine's rounding is in it.
+
+    `longest_context_bound` says what ends `longest_context_tokens`: the memory, the model's own limit, or nothing.
+    """
 
     gpu: str
     count: int
@@ -110,4 +113,5 @@ class Fit:
     kv_bytes_per_sequence_per_gpu: int
     max_full_length_sequences: int
     longest_context_tokens: int
+    longest_context_bound: Literal["memory", "model", "none"]
     fits: bool

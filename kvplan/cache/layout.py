@@ -165,11 +165,14 @@ def _record(
     widths: tuple[int, int], record: SplitRow | None, kind: str, context: LayerContext
 ) -> tuple[int, str, str, str | None]:
     """Bytes, formula, dtype name and refusal of one latent or compressed record."""
-    name, kept = context.precision.name, None
+    precision = context.precision
+    name, kept = precision.key.name, None
     if context.skipped:
         record, kept = None, "skipped by request: it stays in 16 bits"
     elif record is None:
         kept = _refused(kind, context)
+    elif precision.value != precision.key:
+        kept = f"{kind} holds K and V in one vector: the value dtype {precision.value.name} has no effect"
     if record is None:
         record, name = find_format("bf16").latent, "bf16"
         assert record is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvplan.cache.formats import Format, KeyValue, Row, find_format, index_format, state_dtype
-from kvplan.errors import InputError
+from kvplan.errors import InputError, show
 from kvplan.record import record
 from kvplan.spec.layers import Indexer
 
@@ -71,6 +71,17 @@ def resolve_precision(
     `value_dtype` gives V a format of its own, as llama.cpp's K and V types; both must then be plain or block formats.
     Raises InputError for an unknown name or a pair that can't be mixed.
     """
+    asked = {"--kv-cache-dtype": kv_cache_dtype, "--index-dtype": index_dtype, "--state-dtype": state}
+    for field, name in asked.items():
+        if not isinstance(name, str):
+            raise InputError(f"{field}: found {show(name)}, expected the name of a dtype")
+    if value_dtype is not None and not isinstance(value_dtype, str):
+        raise InputError(f"--value-cache-dtype: found {show(value_dtype)}, expected the name of a dtype")
+    for entry in skip:
+        if isinstance(entry, bool) or not isinstance(entry, str | int):
+            raise InputError(
+                f"--kv-cache-dtype-skip-layers: found {show(entry)}, expected layer numbers or a layer kind"
+            )
     default = SIXTEEN_BIT[model_dtype]
     key = find_format(default if kv_cache_dtype.strip().lower() == "auto" else kv_cache_dtype)
     value = key if value_dtype is None else find_format(value_dtype, "--value-cache-dtype")

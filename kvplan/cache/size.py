@@ -11,6 +11,7 @@ no page rounding, no tokens in flight, no draft layers unless drafting is on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from kvplan.errors import InputError, did_you_mean, show
 from kvplan.record import record
 from kvplan.spec.layers import LAYER_BY_KIND, Layer, SharedCache
 from kvplan.spec.model import ModelSpec, branches
+from kvplan.units import counted
 
 
 @record
@@ -33,6 +35,12 @@ class Group:
     part: Part
     owners: int
     readers: int
+    draft: bool = False
+
+    @property
+    def label(self) -> str:
+        """The block's name, marked where its layers are draft (MTP) layers of the same geometry as the stack's."""
+        return f"draft {self.block}" if self.draft and not self.block.startswith("draft") else self.block
 
     def stored_bytes(self, n: Any) -> Any:
         """Bytes all owning layers hold for one sequence of `n` tokens (an integer or a numpy array)."""
@@ -44,10 +52,11 @@ class Group:
 
     def formula(self, n: int) -> str:
         """stored_bytes(n) with its numbers filled in."""
-        entries = "" if self.part.role == "state" else f" x {self.part.stored.text(n)} entries"
+        text = self.part.stored.text(n)
+        entries = "" if self.part.role == "state" else f" x {text} {'entry' if text == '1' else 'entries'}"
         if not self.owners:
-            return f"0, read again by {self.readers} layers{entries} x {self.part.entry_formula}"
-        return f"{self.owners} layers{entries} x {self.part.entry_formula}"
+            return f"0, read again by {counted(self.readers, 'layer')}{entries} x {self.part.entry_formula}"
+        return f"{counted(self.owners, 'layer')}{entries} x {self.part.entry_formula}"
 
 
 @record
@@ -91,7 +100,7 @@ class CachePlan:
     def growing_layers(self, n: int) -> int:
         """How many layers still grow past `n` tokens."""
         grown = {
-            (group.block, group.owners): group.owners
+            (group.label, group.owners): group.owners
             for group in self.groups
             if group.owners and group.part.role == "growing" and group.part.slope(n) > 0
         }
@@ -110,7 +119,7 @@ class CachePlan:
 
     def kept_reasons(self) -> list[str]:
         """Why parts did not take the asked dtype, one sentence each, without repeats."""
-        reasons = [f"{group.block}: {group.part.kept}" for group in self.groups if group.part.kept]
+        reasons = [f"{group.label}: {group.part.kept}" for group in self.groups if group.part.kept]
         return list(dict.fromkeys(reasons))
 
 
@@ -127,14 +136,16 @@ def plan_cache(
     With `drafting` the model's draft (MTP) layers count too; with `ranks` the plan is that of one tensor-parallel
     rank. Raises InputError for skip entries that name no layer.
     """
-    counts = _skip_split(spec, precision)
-    if drafting:
-        counts += [(name, count, False) for name, count in spec.draft_counts.items()]
     groups: list[Group] = []
-    for name, count, skipped in counts:
+    for name, count, skipped in _skip_split(spec, precision):
         context = LayerContext(precision, spec.meta_tokens, encoder_tokens, skipped)
         groups.extend(_groups(spec, name, count, context, ranks))
-    return CachePlan(spec, precision, tuple(groups), sum(count for _, count, _ in counts))
+    layers = spec.layer_count
+    for name, count in spec.draft_counts.items() if drafting else ():
+        context = LayerContext(precision, spec.meta_tokens, encoder_tokens)
+        groups.extend(replace(group, draft=True) for group in _groups(spec, name, count, context, ranks))
+        layers += count
+    return CachePlan(spec, precision, tuple(groups), layers)
 
 
 def _groups(spec: ModelSpec, name: str, count: int, context: LayerContext, ranks: int) -> Iterator[Group]:

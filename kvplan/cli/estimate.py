@@ -87,7 +87,7 @@ def estimate(
         "index_dtype": index_dtype,
         "state_dtype": state_dtype,
         "skip_layers": skipped,
-        "encoder_tokens": None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens"),
+        "encoder_tokens": None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens", low=0),
         "drafting": drafting,
         "what_ifs": what_if or (),
         "generated": options.token_count(generated, "--generated"),

@@ -83,13 +83,13 @@ def technique_list(file: Path | None, **options: str | None) -> list[dict[str, A
     return found + [{name.replace("_", "-"): value} for name, value in options.items() if value is not None]
 
 
-def token_count(text: str | None, field: str) -> int:
+def token_count(text: str | None, field: str, low: int = 1) -> int:
     """A count of tokens, 0 where the option was not given."""
     if text is None:
         return 0
     from kvplan.units import parse_tokens
 
-    return parse_tokens(text, field)
+    return parse_tokens(text, field, low=low)
 
 
 def skip_entries(options: list[str] | None) -> list[str | int]:
@@ -115,7 +115,7 @@ def cache_options(
     return CacheOptions(
         kv_cache_dtype=kv_dtype(kv_cache_dtype, fp8),
         skip_layers=tuple(skip_entries(skip_layers)),
-        encoder_tokens=None if encoder_tokens is None else token_count(encoder_tokens, "--encoder-tokens"),
+        encoder_tokens=None if encoder_tokens is None else token_count(encoder_tokens, "--encoder-tokens", low=0),
         generated=token_count(generated, "--generated"),
         what_ifs=tuple(what_if or ()),
         techniques=tuple(techniques),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvplan.errors import InputError
 from kvplan.memory.mixers import Mixer, mixers_of
-from kvplan.memory.weights import DTYPE_BITS, weight_bytes
+from kvplan.memory.weights import DTYPE_BITS, has_tower, usable, weight_bytes
 from kvplan.record import record
 from kvplan.spec.layers import LatentAttention
 from kvplan.spec.model import ModelDtype, ModelSpec, branches
@@ -88,8 +88,8 @@ def rank_weights(
 
     `partition` is the number of layers of each stage; by default they are split evenly, the first stages taking one
     more. Adds what an engine loads besides the checkpoint's text model: the rotary table (maximal context x rotary
-    width x 16 bits) and, where more parameters are published than counted, a vision or audio tower in 16 bits, which
-    `text_only` leaves out.
+    width x 16 bits) and, where more parameters are published than counted, the difference in 16 bits: a vision or
+    audio tower where the architecture has one. `text_only` leaves it out.
     Raises InputError for a partition that isn't the model's layers.
     """
     estimate = weight_bytes(spec, tensors=tensors, served_dtype=served_dtype, drafting=drafting)
@@ -97,7 +97,7 @@ def rank_weights(
         return None
     layers = _partition(spec, ranks.pipeline, partition)
     found = {_SAME_PART.get(part.name, part.name): part.bytes for part in estimate.parts}
-    extra, assumptions = _extras(spec, known=tensors is not None or text_only)
+    extra, assumptions = _extras(spec, known=(tensors is not None and usable(tensors)) or text_only)
     if text_only:
         found.pop("vision", None)
     shared = _shares(spec, ranks.tensor, layers)
@@ -110,8 +110,7 @@ def rank_weights(
             if (part := _part(spec, name, total, ranks, stage, share, shared[stage])).bytes
         ]
         stages.append(tuple(parts))
-    notes = tuple(note for note in estimate.assumptions if not (extra and "aren't counted" in note))
-    return RankWeights(tuple(stages), layers, estimate.source, estimate.exact, (*notes, *assumptions))
+    return RankWeights(tuple(stages), layers, estimate.source, estimate.exact, (*estimate.assumptions, *assumptions))
 
 
 def _partition(spec: ModelSpec, stages: int, partition: Sequence[int] | None) -> tuple[int, ...]:
@@ -200,10 +199,13 @@ def _extras(spec: ModelSpec, known: bool) -> tuple[dict[str, int], list[str]]:
     half_digit = Decimal(5).scaleb(int(stated.as_tuple().exponent) + 8)
     if missing <= counted * TOWER_SHARE or missing <= half_digit:
         return extra, []
-    extra["vision"] = missing * DTYPE_BITS[spec.dtype if spec.dtype != "float32" else "bfloat16"] // 8
+    tower = has_tower(spec)
+    extra["vision" if tower else "uncounted"] = (
+        missing * DTYPE_BITS[spec.dtype if spec.dtype != "float32" else "bfloat16"] // 8
+    )
     return extra, [
-        f"{published:g} B parameters are published and {counted / 1e9:.2f} B counted: the rest is taken as a vision or "
-        "audio tower in 16 bits"
+        f"{published:g} B parameters are published and {counted / 1e9:.2f} B counted: the rest is taken "
+        f"{'as a vision or audio tower ' if tower else ''}in 16 bits"
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.memory.weight_formats import WeightFormat, expert_format, method_format, mixed
 from kvplan.record import record
-from kvplan.spec.model import ModelDtype, ModelSpec, Parameters, WeightQuantization
+from kvplan.spec.model import ModelDtype, ModelSpec, Parameters, WeightQuantization, branches
 
 if TYPE_CHECKING:
     from kvplan.spec.importers.tensors import CheckpointTensors
@@ -85,17 +85,66 @@ def weight_bytes(
 ) -> WeightEstimate | None:
     """Return the bytes of a model's weights, or None when neither tensors nor any parameter count is known.
 
-    `tensors` are the sums of a checkpoint's headers. `served_dtype` is what unquantized weights are loaded in; by
-    default the checkpoint's own, with float32 taken down to 16 bits as engines do. `drafting` adds the draft layers.
+    `tensors` are the sums of a checkpoint's headers, unless empty or partial. `served_dtype` is what unquantized
+    weights are loaded in; by default the checkpoint's own, with float32 taken down to 16 bits as engines do.
+    `drafting` adds the draft layers.
     """
     dtype, assumptions = _served(spec, served_dtype)
-    if tensors is not None:
+    if tensors is not None and usable(tensors):
         return _from_tensors(spec, tensors, dtype, drafting, assumptions)
+    if tensors is not None:
+        assumptions.append("the checkpoint's files hold not all of its tensors, so they don't tell the weights")
     if spec.parameters is not None:
         return _from_parameters(spec, spec.parameters, dtype, drafting, assumptions)
     if spec.published_parameters_b is not None and spec.published_parameters_b[0] is not None:
         return _from_published(spec, spec.published_parameters_b[0], dtype, assumptions)
     return None
+
+
+def usable(tensors: CheckpointTensors) -> bool:
+    """Whether the headers tell the bytes of the whole model."""
+    return tensors.total_bytes > 0 and not tensors.partial
+
+
+@record
+class Uncounted:
+    """Weights that are published but not counted from the config, taken at 16 bits."""
+
+    parameters: int
+    bytes: int
+    says: str
+
+
+def uncounted(spec: ModelSpec, drafting: bool = False) -> Uncounted | None:
+    """What a published parameter count has beyond the counted one, where rounding doesn't explain it; else None."""
+    published = spec.published_parameters_b[0] if spec.published_parameters_b else None
+    if published is None or spec.parameters is None:
+        return None
+    counted = spec.parameters.total + (spec.parameters.draft if drafting else 0)
+    stated = int(Fraction(str(published)) * 10**9)
+    if stated <= counted * (1 + PUBLISHED_TOLERANCE):
+        return None
+    causes = ["a vision or audio tower"] if has_tower(spec) else []
+    causes += ["draft layers"] if spec.draft_layers and not drafting else []
+    causes += ["an output matrix of its own"] if spec.tied_embeddings else []
+    if spec.provenance.confidence == "class defaults":
+        causes.append("what a file of class defaults leaves out")
+    says = (
+        f"{published:g} B parameters are published and {counted / 1e9:.2f} B counted from the config; the difference "
+        f"({', '.join(causes or ['modules that the config does not name'])}) is taken at 16 bits"
+    )
+    return Uncounted(stated - counted, 2 * (stated - counted), says)
+
+
+_TOWER = re.compile(r"ConditionalGeneration|Vision|VL|Omni|Audio|ImageText|Llava|Mllama|MultiModal", re.IGNORECASE)
+
+
+def has_tower(spec: ModelSpec) -> bool:
+    """Whether the architecture is one that sees or hears beside its text model; an encoder of text is no tower."""
+    for block in spec.blocks.values():
+        if block.kind == "parallel" and any(branch.kind == "cross_attention" for branch in branches(block)):
+            return False
+    return _TOWER.search(spec.architecture or "") is not None
 
 
 def _served(spec: ModelSpec, asked: ModelDtype | None) -> tuple[ModelDtype, list[str]]:
@@ -155,10 +204,9 @@ def _from_parameters(
     parts = [part for part in parts if part.parameters]
     if spec.draft_layers and not parameters.draft and drafting:
         assumptions.append("the size of the draft layers is unknown: not counted")
-    assumptions += _published_words(spec, parameters)
     source = f"{parameters.total:,} parameters counted from the config"
     if spec.quantization is not None:
-        source += f", stored as {spec.quantization.method}"
+        source += f", stored as {_stored_as(spec.quantization, packed)}"
     exact = spec.quantization is None
     return WeightEstimate(sum(part.bytes for part in parts), tuple(parts), source, exact, tuple(assumptions))
 
@@ -174,17 +222,23 @@ def _ceil_bytes(parameters: int, bits: Fraction) -> int:
     return -(-parameters * bits.numerator // (8 * bits.denominator))
 
 
-def _published_words(spec: ModelSpec, parameters: Parameters) -> list[str]:
-    published = spec.published_parameters_b[0] if spec.published_parameters_b else None
-    if published is None:
-        return []
-    stated = Fraction(str(published)) * 10**9
-    if stated <= parameters.total * (1 + PUBLISHED_TOLERANCE):
-        return []
-    return [
-        f"{published:g} B parameters are published and {parameters.total / 1e9:.2f} B counted: a vision or audio tower "
-        "and draft layers aren't counted"
-    ]
+def _stored_as(quantization: WeightQuantization, packed: dict[str, WeightFormat]) -> str:
+    """The method by name, with its format where the name doesn't tell it or the experts have one of their own."""
+    if not packed:
+        return quantization.method
+    formats = {name: _short(found) for name, found in packed.items()}
+    common = next((found for name, found in formats.items() if name != "experts"), "")
+    experts = formats.get("experts", common)
+    main = common or experts
+    words = quantization.method
+    if main not in quantization.method.lower().replace("-", "").replace("_", ""):
+        words += f" ({main})"
+    return f"{words}, experts {experts}" if experts != main else words
+
+
+def _short(found: WeightFormat) -> str:
+    """`fp8`, `int4`, `mxfp4`: the family of a format without its scale layout."""
+    return found.name.partition("_")[0]
 
 
 def _from_published(spec: ModelSpec, published: float, dtype: ModelDtype, assumptions: list[str]) -> WeightEstimate:

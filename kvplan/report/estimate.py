@@ -10,7 +10,7 @@ from kvplan.answers.composed import Composed
 from kvplan.answers.records import Component, Fit
 from kvplan.estimator import Estimate
 from kvplan.report.console import notes, plain_table, stdout
-from kvplan.units import both, gib, seconds, si, tokens
+from kvplan.units import KIB, both, counted, gib, seconds, si, tokens
 
 WIDE = 130
 
@@ -19,7 +19,7 @@ def print_estimate(answer: Estimate, *, explain: bool = False) -> None:
     """Print the answer to stdout, wider where the terminal is; colours only on one that wants them."""
     console = stdout()
     console.print(Text(answer.verdict, style="bold"))
-    console.print(f"Context: {tokens(answer.context_tokens)} tokens ({answer.context_source})")
+    console.print(f"Context: {counted(answer.context_tokens, 'token')} ({answer.context_source})")
     console.print()
     _components(console, answer)
     _totals(console, answer)
@@ -77,13 +77,15 @@ def _totals(console: Console, answer: Estimate) -> None:
     console.print()
     rows = Table.grid(padding=(0, 2))
     per = "" if answer.batch == 1 else f" = {answer.batch:,} x {both(cache.needed_bytes_per_sequence)}"
-    parts = [f"growing {gib(cache.growing_bytes)}", f"state {gib(cache.state_bytes)}"]
-    if cache.cross_bytes:
-        parts.append(f"cross {gib(cache.cross_bytes)}")
-    rows.add_row("stored (needed)", f"{both(cache.needed_bytes)}{per}: {' + '.join(parts)}")
+    sizes = {"growing": cache.growing_bytes, "state": cache.state_bytes, "cross": cache.cross_bytes}
+    parts = [f"{name} {gib(size)}" for name, size in sizes.items() if size]
+    what = f": {' + '.join(parts)}" if len(parts) > 1 else f", all {parts[0].split()[0]}" if parts else ""
+    total = f"{cache.needed_bytes:,} B = {both(cache.needed_bytes)}" if cache.needed_bytes >= KIB else ""
+    rows.add_row("stored (needed)", f"{total or both(cache.needed_bytes)}{per}{what}")
     rows.add_row("read per decode step", both(cache.read_bytes_per_step))
     rows.add_row("one more token", f"{tokens(cache.bytes_per_token_marginal)} B")
-    rows.add_row("growth", f"{cache.growing_layers} of {cache.total_layers} layers grow with context")
+    grow = f"{counted(cache.total_layers, 'layer')} grow{'s' if cache.total_layers == 1 else ''} with context"
+    rows.add_row("growth", f"{cache.growing_layers} of {grow}")
     if answer.weights is not None:
         rows.add_row("weights", f"{both(answer.weights.bytes)}, {answer.weights.source}")
     console.print(rows)
@@ -117,7 +119,9 @@ def _fit(console: Console, fit: Fit, batch: int) -> None:
     asked = f" x {batch:,}" if batch > 1 else ""
     rows.add_row("KV cache per GPU", f"{both(fit.kv_bytes_per_sequence_per_gpu)} a sequence{asked}")
     rows.add_row("full-length sequences", tokens(fit.max_full_length_sequences))
-    rows.add_row("longest context for one", f"{tokens(fit.longest_context_tokens)} tokens")
+    longest = counted(fit.longest_context_tokens, "token")
+    words = {"memory": longest, "model": f"{longest} (the model's limit)", "none": "no limit: nothing grows with it"}
+    rows.add_row("longest context for one", words[fit.longest_context_bound])
     console.print(rows)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from kvplan.report.console import plain_table, stdout
 from kvplan.spec.model import ModelSpec
-from kvplan.units import tokens
+from kvplan.units import counted, tokens
 
 
 def print_models(rows: Sequence[tuple[ModelSpec, list[str]]]) -> None:
     """Print one line a model: id, layers, context limit, traits."""
     table = plain_table("model")
+    table.columns[0].min_width = max((len(spec.id) for spec, _ in rows), default=0)
     for heading in ("layers", "context"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("traits", overflow="fold")
@@ -20,4 +21,5 @@ def print_models(rows: Sequence[tuple[ModelSpec, list[str]]]) -> None:
         table.add_row(spec.id, str(spec.layer_count), limit, ", ".join(found))
     console = stdout()
     console.print(table)
-    console.print(f"\n{len(rows)} models")
+    console.print()
+    console.print(counted(len(rows), "model"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError, nearest, show
-from kvplan.files import write_text_atomic
+from kvplan.files import is_folder, write_text_atomic
 from kvplan.record import record
 from kvplan.resources import data_dir
 from kvplan.spec.model import ModelSpec
@@ -50,8 +50,6 @@ class Registry:
             self._add(directory)
 
     def _add(self, directory: Path) -> None:
-        if not directory.is_dir():
-            raise InputError(f"--model-dir: found {show(str(directory))}, expected a directory with model spec files")
         own = [spec for path in sorted(directory.glob("*.yaml")) for spec in read_specs(path)]
         self._names = {**self._names, **names_of(own)}
         self._read_specs.update({spec.id: spec for spec in own})
@@ -69,6 +67,10 @@ class Registry:
         if model_id not in self._read_specs:
             self._read_specs[model_id] = self._read(self._entries[model_id])
         return self._read_specs[model_id]
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is one model's slug, alias or Hugging Face id."""
+        return _fold(name) in self._names
 
     def find(self, name: str) -> ModelSpec:
         """The spec of a slug, alias or Hugging Face id.
@@ -109,10 +111,20 @@ class Registry:
         return spec_from_trusted(yaml.load(data, Loader=loader))  # noqa: S506
 
 
-def user_dirs(option: Path | None) -> list[Path]:
-    """The user's spec directories: KVPLAN_MODEL_PATH (separated as PATH is), then `--model-dir`."""
-    paths = [Path(part) for part in os.environ.get(MODEL_PATH_VARIABLE, "").split(os.pathsep) if part]
-    return paths + ([option] if option is not None else [])
+def user_dirs(option: str | os.PathLike[str] | None) -> list[Path]:
+    """The user's spec directories: KVPLAN_MODEL_PATH (separated as PATH is), then `--model-dir`.
+
+    Raises InputError for one that isn't there.
+    """
+    listed = os.environ.get(MODEL_PATH_VARIABLE, "").split(os.pathsep)
+    named: list[tuple[str, Any]] = [(MODEL_PATH_VARIABLE, part) for part in listed if part]
+    if option is not None:
+        named.append(("--model-dir", option))
+    for source, path in named:
+        if not isinstance(path, str | os.PathLike) or not is_folder(Path(path)):
+            shown = show(os.fspath(path) if isinstance(path, os.PathLike) else path)
+            raise InputError(f"{source}: found {shown}, expected a directory with model spec files")
+    return [Path(path) for _, path in named]
 
 
 def _fold(name: str) -> str:

@@ -22,8 +22,11 @@ def traits(spec: ModelSpec) -> list[str]:
     found: set[str] = set()
     for name in (*spec.counts, *spec.draft_counts):
         block = spec.blocks[name]
-        found |= {_BY_KIND[block.kind]} if block.kind in _BY_KIND else set()
-        for layer in branches(block):
+        layers = branches(block)
+        # A decoder's layer, self attention and then cross attention, is no hybrid of two mixers.
+        decoder = len(layers) > 1 and any(layer.kind == "cross_attention" for layer in layers)
+        found |= {_BY_KIND[block.kind]} if block.kind in _BY_KIND and not decoder else set()
+        for layer in layers:
             found |= _layer_traits(layer)
     if spec.draft_layers:
         found.add("draft")

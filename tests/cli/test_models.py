@@ -83,3 +83,12 @@ def test_version_and_help(kvplan_cli: Cli) -> None:
     assert ran.code == 0
     assert "3 architecture not supported" in " ".join(ran.out.split())
     assert kvplan_cli("models", "frobnicate").code == 2
+
+
+def test_import_writes_to_stdout_for_a_dash_and_into_no_folder(kvplan_cli: Cli, tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    assert kvplan_cli("models", "import", config, "-o", "-").out == kvplan_cli("models", "import", config).out
+    for target in ("", tmp_path):
+        ran = kvplan_cli("models", "import", config, "-o", target)
+        assert (ran.code, ran.out) == (2, "")
+        assert "found a directory, expected a file's name" in ran.err and ran.err.count("\n") == 1

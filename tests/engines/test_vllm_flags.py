@@ -219,7 +219,7 @@ BAD: list[tuple[ModelSpec, dict[str, Any], dict[str, int], str]] = [
     (DEEPSEEK_V3, {"kv_cache_dtype": "nvfp4"}, {"tensor": 8}, "--kv-cache-dtype: found nvfp4 on NVIDIA H200"),
     (LLAMA_8B, {"max_model_len": "128kk"}, {}, "--max-model-len: found '128kk', expected a whole number"),
     (LLAMA_8B, {"max_model_len": 0}, {}, "--max-model-len: found 0"),
-    (LLAMA_8B, {"max_model_len": True}, {}, "--max-model-len: found True"),
+    (LLAMA_8B, {"max_model_len": True}, {}, "--max-model-len: found true"),
     (LLAMA_8B, {"enable_prefix_caching": "perhaps"}, {}, "--enable-prefix-caching: found 'perhaps', expected true"),
     (LLAMA_8B, {"kv_cache_dtype_skip_layers": ["32"], "kv_cache_dtype": "fp8"}, {}, "found layer 32, expected 0 to 31"),
     (LLAMA_8B, {"kv_cache_dtype_skip_layers": ["x"]}, {}, "expected layer numbers or sliding_window"),

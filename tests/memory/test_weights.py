@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.memory.weight_formats import WeightFormat, method_format, weight_formats
-from kvplan.memory.weights import WeightEstimate, weight_bytes
+from kvplan.memory.weights import WeightEstimate, uncounted, weight_bytes
 from kvplan.spec.importers.config import import_config
 from kvplan.spec.importers.tensors import TensorInfo, summarize
 from kvplan.spec.layers import FullAttention
@@ -216,8 +216,35 @@ def test_published_count_as_a_last_resort() -> None:
 
 
 def test_more_published_than_counted_is_said() -> None:
-    assert "vision" in weights(toy(published_parameters_b=(0.001, None))).assumptions[0]
-    assert weights(toy(published_parameters_b=(0.0000481, None))).assumptions == ()
+    """What rounding doesn't explain counts at 16 bits; a tower is blamed only where there is one."""
+    spec = toy(published_parameters_b=(0.001, None))
+    found = uncounted(spec)
+    assert found is not None and spec.parameters is not None
+    assert found.parameters == 1_000_000 - spec.parameters.total
+    assert found.bytes == 2 * found.parameters
+    assert "tower" not in found.says and "at 16 bits" in found.says
+    sees = uncounted(replace(spec, architecture="ToyForConditionalGeneration"))
+    assert sees is not None and "a vision or audio tower" in sees.says
+    assert uncounted(toy(published_parameters_b=(0.0000481, None))) is None
+
+
+def test_partial_or_empty_tensors_tell_no_weights() -> None:
+    for tensors in (summarize([], ("m.gguf",)), summarize(TENSORS, ("m.gguf",), partial=True)):
+        found = weights(toy(), tensors=tensors)
+        assert found.total_bytes == weights(toy()).total_bytes
+        assert any("not all of its tensors" in sentence for sentence in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        (WeightQuantization("fp8", bits=8), "stored as fp8"),
+        (WeightQuantization("compressed-tensors", bits=4, group_size=32), "stored as compressed-tensors (int4)"),
+        (WeightQuantization("fp8", bits=8, experts_bits=4), "stored as fp8, experts mxfp4"),
+    ],
+)
+def test_the_source_names_the_formats(quantization: WeightQuantization, words: str) -> None:
+    assert weights(toy(quantization)).source.endswith(words)
 
 
 TENSORS = [

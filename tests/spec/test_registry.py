@@ -151,9 +151,40 @@ def test_two_models_cannot_share_a_name(tmp_path: Path) -> None:
         Registry([tmp_path])
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"--model-dir: found .*expected a directory"):
-        Registry([tmp_path / "absent"])
+        resolve_model("llama-3.1-8b", model_dir=tmp_path / "absent")
+    monkeypatch.setenv("KVPLAN_MODEL_PATH", str(tmp_path / "absent"))
+    with pytest.raises(InputError, match=r"KVPLAN_MODEL_PATH: found .*expected a directory"):
+        resolve_model("llama-3.1-8b", model_dir=tmp_path)
+
+
+def test_an_empty_folder_hides_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("llama-3.1-8b", "own"):
+        (tmp_path / name).mkdir()
+    assert resolve_model("llama-3.1-8b").spec.layer_count == 32
+    with pytest.raises(InputError, match=r"the folder 'own' without config.json or .gguf"):
+        resolve_model("own")
+    (tmp_path / "llama-3.1-8b" / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, '
+        '"num_key_value_heads": 1}'
+    )
+    assert resolve_model("llama-3.1-8b").spec.layer_count == 3
+
+
+def test_paths_and_texts_are_both_taken(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(OWN_MODEL)
+    for given in (tmp_path / "own.yaml", str(tmp_path / "own.yaml")):
+        assert resolve_model(given).spec.id == "own-model"
+    for given in (tmp_path, str(tmp_path)):
+        assert resolve_model("mine", model_dir=given).spec.id == "own-model"
+
+
+@pytest.mark.parametrize("odd", [3, None, b"own", ["own"]])
+def test_what_names_no_model_is_refused(odd: object) -> None:
+    with pytest.raises(InputError, match="model: found"):
+        resolve_model(odd)  # type: ignore[arg-type]
 
 
 def test_a_sharing_layer_needs_an_owner() -> None:

@@ -119,7 +119,7 @@ def _all_tensors(path: Path, header: GgufHeader) -> CheckpointTensors:
                 raise InputError(f"{part}: found tensor {show(tensor.name)} of another part, expected each once")
             tensors[tensor.name] = tensor
     files = tuple(part.name for part in parts if part.name not in missing)
-    return summarize(tensors.values(), files, tuple(warnings))
+    return summarize(tensors.values(), files, tuple(warnings), partial=bool(missing))
 
 
 def _split_parts(path: Path, header: GgufHeader) -> list[Path]:

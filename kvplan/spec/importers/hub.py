@@ -260,8 +260,8 @@ class _Hub:
             )
         if 300 <= status < 400:
             return InputError(
-                f"{what}: the hub at {self.endpoint} redirected {name} to nowhere (status {status}), "
-                f"expected at most {MAX_REDIRECTS}, to http or https"
+                f"{what}: the hub at {self.endpoint} redirected {name} in a circle, without an address or to another "
+                f"scheme (status {status}), expected at most {MAX_REDIRECTS} redirects, to http or https"
             )
         if status == 429:
             return InputError(
@@ -360,7 +360,9 @@ def _opener(endpoint: str, token: str) -> OpenerDirector:
         ) -> Request | None:
             fp.close()  # the base class would read the redirect's body to its end, however long
             if _origin(newurl)[0] not in ("http", "https"):
-                raise InputError(f"{show(newurl)}: found a redirect from {endpoint} there, expected http or https")
+                raise InputError(
+                    f"{show(newurl)}: the hub at {endpoint} redirected there, expected an http or https address"
+                )
             following = super().redirect_request(req, fp, code, msg, headers, newurl)
             if following is not None and token and _origin(newurl) == _origin(endpoint):
                 following.add_unredirected_header("Authorization", f"Bearer {token}")

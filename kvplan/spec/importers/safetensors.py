@@ -162,7 +162,7 @@ def read_shards(shards: Iterable[Shard], index: Mapping[str, Any] | None = None)
             f"the headers hold {result.total_bytes:,} bytes, the index says {total:,} (metadata.total_size); "
             "the headers are used"
         )
-    return replace(result, warnings=tuple(warnings))
+    return replace(result, warnings=tuple(warnings), partial=bool(missing))
 
 
 def shard_names(index: Mapping[str, Any]) -> list[str]:

@@ -27,8 +27,8 @@ class CheckpointTensors:
 
     `parameters_by_dtype` and `parameters_by_part` count stored values: a packed checkpoint (two 4-bit weights in a U8)
     stores fewer values than the model has parameters. `tied_head` says that no output matrix is stored, so the
-    embedding serves as one. `complete` is False where only an index was read: totals then, no breakdown. `warnings`
-    are sentences for the user.
+    embedding serves as one. `complete` is False where only an index was read: totals then, no breakdown. `partial` says
+    that some tensors are missing, so the sums are less than the model. `warnings` are sentences for the user.
     """
 
     total_bytes: int
@@ -40,6 +40,7 @@ class CheckpointTensors:
     files: tuple[str, ...]
     tied_head: bool
     complete: bool = True
+    partial: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -73,7 +74,7 @@ def part_of(name: str) -> str:
 
 
 def summarize(
-    tensors: Iterable[TensorInfo], files: tuple[str, ...], warnings: tuple[str, ...] = ()
+    tensors: Iterable[TensorInfo], files: tuple[str, ...], warnings: tuple[str, ...] = (), partial: bool = False
 ) -> CheckpointTensors:
     """Sum tensors into CheckpointTensors. The names decide parts, whole draft layers and a tied head."""
     items = list(tensors)
@@ -100,5 +101,6 @@ def summarize(
         tensor_count=len(items),
         files=files,
         tied_head=not has_head,
+        partial=partial,
         warnings=warnings,
     )
