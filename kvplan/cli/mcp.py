@@ -6,7 +6,7 @@ from kvplan.errors import InputError
 
 
 def mcp() -> None:
-    """Offer estimate, explain, compare, matrix, audit and plan as tools over stdio (extra `mcp`).
+    """Offer estimate, explain, compare, matrix, audit, check and plan as tools over stdio (extra `mcp`).
 
     The tools only read: none opens a file or an address, and their schemas are those of the REST API.
     """

@@ -13,6 +13,7 @@ from kvplan.questions.asking import (
     find_model,
     techniques,
 )
+from kvplan.questions.checks import Checked, CheckQuestion, answer_check
 from kvplan.questions.command import cli_command
 from kvplan.questions.models import (
     AuditQuestion,
@@ -190,6 +191,10 @@ QUESTIONS = (
     Question(
         "audit", "What an engine's start-up log says: where the memory went, what to change.",
         AuditQuestion, _audit_classes, answer_audit, 4 << 20,
+    ),
+    Question(
+        "check", "Whether expectations hold, and the smallest change that makes a failed one pass.",
+        CheckQuestion, lambda: (Checked,), answer_check,
     ),
     Question(
         "command", "The same question as a command of the `kvplan` command line.",

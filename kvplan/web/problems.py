@@ -37,11 +37,15 @@ def from_error(error: KvplanError) -> Response:
 def from_validation(error: ValidationError, asked: type[BaseModel]) -> Response:
     """The response for a body that is JSON and no such question: the first field at fault."""
     first = error.errors(include_url=False)[0]
-    # Of a union pydantic also names the branch it tried, which is no part of the question.
-    place = ".".join(str(part) for n, part in enumerate(first["loc"]) if n == 0 or isinstance(part, int)) or "body"
+    place = ".".join(str(part) for part in first["loc"] if not _is_branch(part)) or "body"
     hint = ""
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         hint = did_you_mean(place, asked.model_fields)
     reason = first["msg"][0].lower() + first["msg"][1:]
     detail = f"{place[:200]}: found {show(first['input'])}: {reason}{hint}"
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+
+
+def _is_branch(part: object) -> bool:
+    """Of a union pydantic also names the branch it tried, which is no part of the question."""
+    return isinstance(part, str) and part.removeprefix("constrained-") in ("int", "str", "float", "bool")

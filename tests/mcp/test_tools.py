@@ -22,6 +22,9 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "compare": {"models": ["llama-3.1-70b", "deepseek-v3"]},
     "matrix": {"model": "llama-3.1-70b", "gpu": "h100", "num_gpus": 8},
     "command": {"model": "llama-3.1-70b", "ctx": "128k"},
+    "check": {
+        "expectations": [{"name": "cache", "model": "llama-3.1-8b", "ctx": "128k", "expect": ["kv_gib == 16"]}]
+    },
     "audit": {"log": vllm_log(next(case for case in vllm_cases() if case["id"] == "v0-llama31-8b-3090-20k"))},
     "plan": {
         "models": ["llama-3.1-8b"], "gpus": ["l4"], "finalists": 1, "simulations": 2,

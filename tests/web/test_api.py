@@ -147,6 +147,18 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "explain": LLAMA,
     "compare": {"models": ["llama-3.1-70b", "deepseek-v3"], "curves": True},
     "matrix": {"model": "llama-3.1-70b", "gpu": "h100", "num_gpus": 8},
+    "check": {
+        "expectations": [
+            {
+                "name": "one chat",
+                "model": "llama-3.1-8b",
+                "gpu": "h100",
+                "engine": "vllm",
+                "ctx": "32k",
+                "expect": ["fits"],
+            }
+        ]
+    },
     "command": {**LLAMA, "gpu": "h100"},
 }
 
@@ -159,6 +171,37 @@ def test_answers_have_the_shape_that_openapi_promises(site: Site, name: str) -> 
     answered = posted["responses"]["200"]["content"]["application/json"]["schema"]
     jsonschema.validate(QUESTIONS[name], {**asked, "components": document["components"]})
     jsonschema.validate(site.ask(name, QUESTIONS[name]).json(), {**answered, "components": document["components"]})
+
+
+def test_expectations_are_judged_as_the_command_does(site: Site, kvplan_cli: Any, tmp_path: Path) -> None:
+    # Llama 3.1 8B keeps 32 layers x 2 x 8 KV heads x 128 x 2 B = 128 KiB a token: 16 GiB of 128k tokens.
+    asked = {"name": "cache", "model": "llama-3.1-8b", "ctx": "128k", "expect": ["kv_gib == 16", "kv_gib <= 15"]}
+    found = site.ask("check", {"expectations": [asked]}).json()
+    assert [verdict["status"] for verdict in found["verdicts"]] == ["pass", "fail"]
+    assert found["exit_code"] == 1
+    path = tmp_path / "checks.yaml"
+    path.write_text(json.dumps({"expectations": [asked]}))
+    told = json.loads(kvplan_cli("check", path, "--json").out)
+    assert [verdict["got"] for verdict in told["verdicts"]] == [verdict["got"] for verdict in found["verdicts"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"model": "../config.json"}, "no known model"),
+        ({"model": str(CONFIGS / "01-ai--yi-34b.json")}, "no known model"),
+        ({"expect": ["kv_gib is small"]}, "expectations 1: expect"),
+        ({"expect": ["ttft_p99 <= 2s"]}, "needs a file"),
+        ({"manifest": "deploy.yaml"}, "manifest"),
+        ({"scenario": "chat.yaml"}, "scenario"),
+        ({"num_gpus": 8}, "num_gpus: found it without gpu"),
+    ],
+)
+def test_expectations_that_need_a_file_are_refused(site: Site, change: dict[str, Any], sentence: str) -> None:
+    asked = {"name": "cache", "model": "llama-3.1-8b", "ctx": "128k", "expect": ["kv_gib <= 16"]}
+    reply = site.ask("check", {"expectations": [{**asked, **change}]})
+    assert reply.status == 422
+    assert sentence in reply.json()["detail"]
 
 
 def test_many_curves_are_refused(site: Site) -> None:

@@ -77,7 +77,7 @@ def test_a_question_that_is_nearly_right(site: Site, name: str, asked: dict[str,
         assert reply.json()["detail"]
 
 
-OPERATIONS = ("estimate", "explain", "compare", "matrix", "audit", "command", "models", "gpus", "engines")
+OPERATIONS = ("estimate", "explain", "compare", "matrix", "audit", "check", "command", "models", "gpus", "engines")
 
 
 @pytest.fixture(scope="module")
