@@ -25,8 +25,9 @@ Exit codes: 0 answered and fits, 1 does not fit (or a lint found problems), 2 us
 3 architecture not supported. An error is one sentence on stderr; stdout carries the answer and nothing else.
 
 Commands read the files they are given and write none but those named by `--output`, `--plot`, `--csv`, `--markdown` and
-`--record`, and `kvplan models index`, which writes `index.json` into the directory it is given. The network is used
-only with `--hub`, which honours `HF_ENDPOINT` and `HF_TOKEN`.
+`--record`, and `kvplan models index`, which writes `index.json` into the directory it is given, and `kvplan check`, which
+keeps its answers in the user's cache folder. The network is used only with `--hub`, which honours `HF_ENDPOINT` and
+`HF_TOKEN`.
 """
 
 
@@ -74,6 +75,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each kind of answer, by file name."""
     from kvplan import estimator, served
     from kvplan.answers import advise, compare, explain, techniques
+    from kvplan.check import expectations, verdicts
     from kvplan.evidence import audit, difference
     from kvplan.simulator import scenario
 
@@ -81,6 +83,8 @@ def schemas() -> dict[str, dict[str, Any]]:
         "advise": advise.json_schema(),
         "audit": audit.json_schema(),
         "audit-difference": difference.json_schema(),
+        "check": expectations.json_schema(),
+        "check-report": verdicts.json_schema(),
         "compare": compare.json_schema(),
         "estimate": estimator.json_schema(),
         "estimate-engine": served.json_schema(),
