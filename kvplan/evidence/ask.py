@@ -8,7 +8,7 @@ from typing import Any
 
 from kvplan.engines.base import Device, Engine, EngineAnswer, Parallelism
 from kvplan.engines.budgets import engine_device
-from kvplan.engines.native import parallel_from
+from kvplan.engines.native import PARALLEL_FLAGS, parallel_from
 from kvplan.engines.registry import engine_names, find_engine
 from kvplan.errors import InputError, KvplanError
 from kvplan.evidence.runs import LogRun
@@ -39,6 +39,7 @@ class Given:
     device: Device | None = None
     engine: str | None = None
     settings: Mapping[str, Any] | None = None
+    accelerator_source: str = "--gpu"
 
 
 @record
@@ -65,7 +66,8 @@ class Ask:
             raise KeyError(self.why_not)
         settings = {name: value for name, value in {**self.settings, **changes}.items() if value is not None}
         parallel = parallel_from(settings) if changes else self.parallel
-        return self.model.plan(self.loaded.spec, settings, parallel, [available], self.device, self.version)
+        own = {name: value for name, value in settings.items() if name not in PARALLEL_FLAGS}
+        return self.model.plan(self.loaded.spec, own, parallel, [available], self.device, self.version)
 
     def try_plan(self, available: int, **changes: Any) -> EngineAnswer | None:
         """`plan`, None where the engine refuses the change or there is nothing to ask."""
@@ -115,7 +117,7 @@ def _device(run: LogRun, given: Given) -> tuple[Device, str]:
     if given.device is not None:
         return given.device, "given"
     if given.accelerator is not None:
-        return engine_device(given.accelerator), "--gpu"
+        return engine_device(given.accelerator), given.accelerator_source
     total = run.number("total")
     if total:
         return Device("the GPU of the log", total), "the total that the log prints"

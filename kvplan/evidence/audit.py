@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kvplan.engines.base import EngineAnswer
 from kvplan.errors import InputError, KvplanError
 from kvplan.evidence.ask import Ask, Given, ask_about, find_named_gpu, find_named_model
-from kvplan.evidence.checks import Check, refusal_of, run_checks
+from kvplan.evidence.checks import Check, asked_blocks, refusal_of, run_checks
 from kvplan.evidence.drift import Drift, drift
 from kvplan.evidence.findings import SEVERITIES, Evidence, Finding, Severity, find_all
 from kvplan.evidence.meaning import Meaning, Naive, meaning_of, naive_of
@@ -149,10 +149,10 @@ def audit(runs: tuple[LogRun, ...], given: Given, number: int | None = None, pla
 def _completed(run: LogRun, given: Given) -> tuple[Given, tuple[str, ...]]:
     """What the user gave, what the log names where the user gave nothing, and what was assumed."""
     model, taken = (given.model, None) if given.model is not None else find_named_model(run)
-    named = given.accelerator
+    named, source = given.accelerator, given.accelerator_source
     if named is None and given.device is None:
-        named = find_named_gpu(run)
-    return Given(model, named, given.device, given.engine, given.settings), (taken,) if taken else ()
+        named, source = find_named_gpu(run), "named in the log"
+    return Given(model, named, given.device, given.engine, given.settings, source), (taken,) if taken else ()
 
 
 def _named(run: LogRun) -> str | None:
@@ -164,12 +164,12 @@ def _answer(run: LogRun, ask: Ask) -> tuple[EngineAnswer | None, int | None, lis
     """The engine model's answer at the printed memory, those bytes, and why there is none."""
     if ask.model is None or ask.loaded is None:
         return None, None, []
-    printed, blocks = run.least("available"), ask.settings.get("num_gpu_blocks_override") or run.number("blocks")
+    printed, blocks = run.least("available"), asked_blocks(ask) or run.number("blocks")
     try:
-        if printed is not None and not ask.settings.get("num_gpu_blocks_override"):
+        if printed is not None and asked_blocks(ask) is None:
             size = max(0, int(printed.value))
             return ask.plan(size), size, []
-        if ask.engine == "vllm" and isinstance(blocks, int) and blocks > 0:
+        if ask.engine == "vllm" and blocks is not None and blocks > 0:
             answer = ask.plan(1 << 60, num_gpu_blocks_override=blocks)
             return answer, blocks * max(answer.bytes_per_block), []
         if ask.engine in ("llama.cpp", "ik_llama.cpp", "ollama"):
@@ -222,6 +222,10 @@ def verdict_of(run: LogRun, ask: Ask, checks: tuple[Check, ...]) -> str:
         what = f"{who} refused to start ({run.refusals[0].kind})"
     elif printed is not None:
         what = f"{who} printed {tokens(int(printed.value))} tokens"
+    elif (cells := run.first("cells")) is not None:
+        what = f"{who} allocated {tokens(int(cells.value))} cells"
+    elif (blocks := run.least("blocks")) is not None:
+        what = f"{who} printed {tokens(int(blocks.value))} blocks"
     else:
         what = f"{who} printed no token count"
     if not checks:

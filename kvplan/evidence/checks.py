@@ -82,16 +82,22 @@ def pool_memory(run: LogRun) -> Figure | None:
     return run.least("available")
 
 
+def asked_blocks(ask: Ask) -> int | None:
+    """The blocks that --num-gpu-blocks-override sets, None where it isn't given or is no number."""
+    value = ask.settings.get("num_gpu_blocks_override")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
 def _vllm(run: LogRun, ask: Ask) -> Iterator[Check]:
     memory, ranks = pool_memory(run), ask.parallel.tensor * ask.parallel.pipeline * ask.parallel.data
-    override = ask.settings.get("num_gpu_blocks_override")
+    override = asked_blocks(ask)
     if memory is not None and not override:
         half = int(memory.half)
         answers = [ask.plan(max(0, int(memory.value) + move)) for move in (0, -half, half)]
         basis = f"{gib(max(0, int(memory.value)))} available, line {memory.line}"
-    elif (count := override or run.number("blocks")) is not None and int(count) > 0:
+    elif (count := override or run.number("blocks")) is not None and count > 0:
         answers = [ask.plan(UNBOUNDED, num_gpu_blocks_override=count)] * 3
-        basis = f"{tokens(int(count))} blocks"
+        basis = f"{tokens(count)} blocks"
     else:
         answers = [ask.plan(UNBOUNDED)] * 3
         basis = "the settings"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: printed terms and the terms of the budget that predict them, in the order of the bar
 _PREDICTED_BY = {
     "weights": ("weights", "expert padding"),
-    "activation": ("activation peak",),
+    "activation": ("activation peak", "compute buffer"),
     "non-torch": ("process", "communication", "host side"),
     "CUDA graphs": ("CUDA graphs",),
 }

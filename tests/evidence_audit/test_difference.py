@@ -14,9 +14,9 @@ from kvplan.errors import InputError
 from kvplan.evidence import audit as audits
 from kvplan.evidence import difference as differences
 from kvplan.evidence.ask import Given
-from kvplan.evidence.reader import read_log
+from kvplan.evidence.reader import read_lines, read_log
 from kvplan.evidence.runs import LogRun
-from tests.evidence_audit.log_text import vllm_cases, vllm_log
+from tests.evidence_audit.log_text import v0_profile, vllm_cases, vllm_log
 from tests.evidence_audit.test_cases import device_of
 
 CASES = {case["id"]: case for case in vllm_cases()}
@@ -46,6 +46,25 @@ def test_memory_explains_what_settings_do_not() -> None:
     names = {change.name: change for change in answer.changes}
     assert (names["share"].before, names["share"].after) == ("0.65", "0.8")
     assert names["KV cache alone"].effect_tokens == pytest.approx(25008 - 2544, rel=0.01)
+
+
+def test_a_library_outside_the_allocator_is_found_in_the_difference() -> None:
+    # InternLM/turbomind issue 14: a repacking library took 8.9 GiB beside the allocator; total and share are inferred
+    def log(**sizes: float) -> tuple[LogRun, ...]:
+        head = (
+            "INFO Initializing an LLM engine (v0.7.3) with config: model='some/awq', max_seq_len=4096, dtype=torch.half"
+        )
+        return read_lines([head, *v0_profile({"total_gib": 29.97, "gpu_memory_utilization": 0.9, **sizes})])
+
+    before = log(weights_gib=9.09, non_torch_gib=0.23, activation_gib=4.10, available_gib=13.55)
+    after = log(weights_gib=9.30, non_torch_gib=9.17, activation_gib=4.09, available_gib=4.42)
+    answer = differences.difference(before, after, Given())
+    changes = {change.name: change for change in answer.changes}
+    assert changes["non-torch"].says == "+8.940 GiB"
+    assert changes["KV cache"].says == "-9.130 GiB"
+    assert "activation" not in changes
+    assert "large-non-torch" in {finding.rule for finding in answer.after.findings}
+    assert answer.after.memory.closes
 
 
 def test_the_same_start_differs_in_nothing() -> None:

@@ -221,6 +221,16 @@ def test_memory_stays_constant() -> None:
     assert peak < 24 << 20
 
 
+def test_a_damaged_setting_is_refused_in_words() -> None:
+    from kvplan.evidence.ask import Given
+    from kvplan.evidence.audit import audit
+
+    line = "non-default args: {'model': 'Qwen/Qwen3-8B', 'num_gpu_blocks_override':t 1487, 'max_model_len': 40960}"
+    answer = audit(read_lines([LOG.splitlines()[0], line, "INFO Available KV cache memory: 50.32 GiB"]), Given())
+    assert answer.checks == ()
+    assert any("num-gpu-blocks-override" in text for text in answer.warnings)
+
+
 LINES = sorted({line for text in LOGS for line in text.splitlines()})
 
 
