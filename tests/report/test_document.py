@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def test_a_file_of_each_answer(kvplan_cli: Cli, tmp_path: Path, name: str) -> No
     assert kvplan_cli("report", path, "-o", tmp_path / "answer.md").code == 0
     lines = (tmp_path / "answer.md").read_text().splitlines()
     assert lines[0].startswith("# kvplan ")
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in itertools.pairwise(lines):
         if before.startswith("| ") and after.startswith("| "):
             assert len(re.findall(r"(?<!\\)\|", before)) == len(re.findall(r"(?<!\\)\|", after))
 
