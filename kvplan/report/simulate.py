@@ -87,8 +87,7 @@ def print_run(result: Mapping[str, Any]) -> None:
             f"pool {pool['mean_use']:.1%} used on average, {pool['peak_use']:.1%} at the peak of {pool['blocks']:,} "
             f"blocks; {pool['mean_running']:,.1f} requests running on average; {pool['steps']:,} steps"
         )
-    if result.get("tier"):
-        tier = result["tier"]
+    for tier in result.get("tiers", ()):
         console.print(
             f"tier {tier['name']}: {tier['stored_bytes']:,} B moved out, {tier['loaded_bytes']:,} B back in "
             f"{tier['loads']:,} loads"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from kvplan.errors import InputError, show
+from kvplan.errors import InputError
 from kvplan.performance.reads import TICKS
 from kvplan.performance.step import AffineStep, StepTime
 from kvplan.simulator.engine import Engine
@@ -15,32 +15,34 @@ from kvplan.simulator.laws import GroupLaw, Layout
 from kvplan.simulator.metrics import Metrics, Slos
 from kvplan.simulator.pool import Pool
 from kvplan.simulator.request import Request
+from kvplan.simulator.room import engine_answer, layout_of, resolved
 from kvplan.simulator.run import Handover, Replica, Route, Simulation
 from kvplan.simulator.scenario import EngineSettings, Scenario, Tier
 from kvplan.simulator.settings import Settings
 from kvplan.simulator.slots import SlotEngine
-from kvplan.simulator.tiers import Link, TierState
+from kvplan.simulator.tiers import Link, Store, Tiers
 from kvplan.simulator.workload import build_source
 
 if TYPE_CHECKING:
     from kvplan.cache.size import CachePlan
     from kvplan.cache.techniques.runtime import Techniques
-    from kvplan.engines.base import EngineAnswer
     from kvplan.hardware.accelerators import Accelerator
-    from kvplan.spec.model import ModelSpec
+    from kvplan.spec.resolve import LoadedModel
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a scenario comes to: layout, step time, limits, and where the figures are from."""
+    """What a scenario comes to: the engine's settings with its defaults, layout, step time, limits, and where the
+    figures are from."""
 
+    engine: EngineSettings
     layout: Layout
     step_time: StepTime | None
     settings: Settings
     block_bytes: int
     max_model_len: int
     says: tuple[str, ...]
-    tier: Tier | None = None
+    tiers: tuple[Tier, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,27 +81,30 @@ def build(scenario: Scenario, folder: Path, progress: Callable[[int, int], None]
 
 
 def _replica(scenario: Scenario, setup: Setup, metrics: Metrics, number: int) -> Engine | SlotEngine:
-    engine = scenario.engine
+    engine = setup.engine
     if scenario.step_time.kind == "fixed_service":
-        return SlotEngine(engine.max_num_seqs, metrics, engine.queue_limit, number)
+        return SlotEngine(setup.settings.max_num_seqs, metrics, engine.queue_limit, number)
     assert setup.step_time is not None
-    tier = None
-    if setup.tier is not None:
-        asked = setup.tier
-        link = Link(asked.bandwidth, asked.latency)
-        capacity = asked.capacity // setup.block_bytes
-        tier = TierState(asked.name, capacity, setup.block_bytes, link, asked.write == "through")
+    tiers = Tiers([_store(tier, setup.block_bytes) for tier in setup.tiers]) if setup.tiers else None
     pool = Pool(
         setup.layout.blocks, setup.layout.groups[0].block, engine.eviction_policy,
-        engine.touch_order == "last_to_first", tier.evicted if tier is not None else None,
+        engine.touch_order == "last_to_first", tiers.evicted if tiers is not None else None,
     )  # fmt: skip
-    return Engine(setup.layout, setup.step_time, setup.settings, pool, metrics, number, tier)
+    return Engine(setup.layout, setup.step_time, setup.settings, pool, metrics, number, tiers)
+
+
+def _store(tier: Tier, block_bytes: int) -> Store:
+    link = Link(tier.bandwidth, tier.latency)
+    return Store(
+        tier.name, tier.capacity // block_bytes, block_bytes, link, tier.write == "through", tier.pinned
+    )  # fmt: skip
 
 
 def _setup(scenario: Scenario, folder: Path) -> Setup:
-    asked, step = scenario.engine, scenario.step_time
+    asked, step = resolved(scenario.engine, None), scenario.step_time
     if step.kind == "fixed_service":
-        return Setup(Layout((GroupLaw("full", 16),), 0), None, Settings(), 0, 0, ("fixed service times",))
+        settings, layout = _settings(asked, 0, 1 << 40, None), Layout((GroupLaw("full", 16),), 0)
+        return Setup(asked, layout, None, settings, 0, 0, ("fixed service times",))
     says: list[str] = []
     block_bytes = 0
     plan: CachePlan | None = None
@@ -108,11 +113,13 @@ def _setup(scenario: Scenario, folder: Path) -> Setup:
         layout = Layout((GroupLaw("full", asked.block_size or 16),), asked.num_blocks or 0)
         max_len = asked.max_model_len or 1 << 40
     else:
-        spec, plan, techniques = _model(scenario, says)
-        answer, device = _engine(scenario, spec, says)
-        layout = _layout(answer, spec)
+        loaded, plan, techniques = _model(scenario, says)
+        answer, device = engine_answer(scenario, loaded, says)
+        asked, layout = resolved(scenario.engine, answer), layout_of(answer, loaded.spec)
         block_bytes = max(answer.bytes_per_block)
-        max_len = asked.max_model_len or spec.max_context or answer.max_model_len
+        max_len = asked.max_model_len or loaded.spec.max_context or answer.max_model_len
+        if asked.enable_prefix_caching and not layout.shares_prefixes:
+            says.append("prefix hits of models with windows or recurrent states aren't simulated: all prompts miss")
     if asked.layout == "contiguous":
         block = layout.groups[0].block
         reserved = -(-max_len // block)
@@ -126,40 +133,37 @@ def _setup(scenario: Scenario, folder: Path) -> Setup:
     else:
         assert plan is not None
         step_time = _step_time(scenario, plan, device, folder, says)
-    tier = _tier(scenario, techniques, layout, block_bytes, says)
-    return Setup(layout, step_time, settings, block_bytes, max_len, tuple(says), tier)
+    tiers = _tiers(scenario, techniques)
+    if tiers and not (block_bytes and layout.shares_prefixes and asked.enable_prefix_caching):
+        raise InputError("tiers: found a tier without prefix caching of full blocks, expected a full-attention model")
+    for tier in tiers:
+        says.append(f"tier {tier.name}: {tier.capacity:,} B behind {tier.bandwidth:,} B/s one way, shared fairly")
+    return Setup(asked, layout, step_time, settings, block_bytes, max_len, tuple(says), tiers)
 
 
-def _tier(
-    scenario: Scenario, techniques: Techniques | None, layout: Layout, block_bytes: int, says: list[str]
-) -> Tier | None:
-    """The tier of the scenario, or of its `offload` technique."""
-    tier = scenario.tiers[0] if scenario.tiers else None
-    if tier is None and techniques is not None and techniques.offload is not None:
+def _tiers(scenario: Scenario, techniques: Techniques | None) -> tuple[Tier, ...]:
+    """The tiers of the scenario, or the one of its `offload` technique."""
+    if not scenario.tiers and techniques is not None and techniques.offload is not None:
         offload = techniques.offload
         name: Literal["cpu", "nvme", "remote"] = (
             "nvme" if offload.tier == "nvme" else "remote" if offload.tier == "network" else "cpu"
         )
-        tier = Tier(name=name, capacity=offload.capacity_bytes, bandwidth=offload.bandwidth)
-    if tier is None:
-        return None
-    if not block_bytes or not layout.shares_prefixes or not scenario.engine.enable_prefix_caching:
-        raise InputError("tiers: found a tier without prefix caching of full blocks, expected a full-attention model")
-    says.append(f"tier {tier.name}: {tier.capacity:,} B behind {tier.bandwidth:,} B/s one way, shared fairly")
-    return tier
+        return (Tier(name=name, capacity=offload.capacity_bytes, bandwidth=offload.bandwidth),)
+    return scenario.tiers
 
 
-def _model(scenario: Scenario, says: list[str]) -> tuple[ModelSpec, CachePlan, Techniques | None]:
+def _model(scenario: Scenario, says: list[str]) -> tuple[LoadedModel, CachePlan, Techniques | None]:
     from kvplan.cache.precision import resolve_precision
     from kvplan.cache.size import plan_cache
     from kvplan.spec.resolve import resolve_model
 
-    spec = resolve_model(scenario.model or "").spec
+    loaded = resolve_model(scenario.model or "")
+    spec = loaded.spec
     ranks = scenario.hardware.tensor_parallel if scenario.hardware is not None else 1
     precision = resolve_precision(scenario.engine.kv_cache_dtype, model_dtype=spec.dtype)
     plan = plan_cache(spec, precision, ranks=ranks)
     if not scenario.techniques:
-        return spec, plan, None
+        return loaded, plan, None
     from kvplan.cache.techniques.compose import compose_plan
     from kvplan.cache.techniques.runtime import techniques_from_list
 
@@ -171,96 +175,15 @@ def _model(scenario: Scenario, says: list[str]) -> tuple[ModelSpec, CachePlan, T
         says.append("sparse reads change the time of a step and not the blocks")
     if techniques.evict is not None:
         says.append("an eviction rule frees blocks at the end of the prefill; prefix caching is off with it")
-    return spec, plan, techniques
-
-
-def _engine(scenario: Scenario, spec: ModelSpec, says: list[str]) -> tuple[EngineAnswer, Accelerator]:
-    """Blocks and groups as vLLM lays them out in what the hardware leaves for the cache."""
-    from kvplan.engines.base import Device, Parallelism
-    from kvplan.engines.vllm.planner import VllmEngine
-    from kvplan.hardware.accelerators import find
-
-    asked, hardware = scenario.engine, scenario.hardware
-    if hardware is None:
-        raise InputError("hardware: found nothing, expected a gpu for a scenario with a model")
-    device = find(hardware.gpu, "hardware.gpu")
-    available = asked.kv_cache_memory or _left_over(scenario, spec, device, says)
-    flags: dict[str, Any] = {
-        "max_num_seqs": asked.max_num_seqs,
-        "max_num_batched_tokens": asked.max_num_batched_tokens,
-        "enable_prefix_caching": asked.enable_prefix_caching,
-        "block_size": asked.block_size,
-        "num_gpu_blocks_override": asked.num_blocks,
-        "kv_cache_dtype": asked.kv_cache_dtype if asked.kv_cache_dtype != "bf16" else "bfloat16",
-    }
-
-    def plan(max_model_len: int | None) -> EngineAnswer:
-        given = {name: value for name, value in (*flags.items(), ("max_model_len", max_model_len)) if value is not None}
-        parallel = Parallelism(tensor=hardware.tensor_parallel)
-        target = Device(device.slug, device.memory_bytes, (9, 0))
-        return VllmEngine().plan(spec, given, parallel, [available], target, asked.version)
-
-    answer = plan(asked.max_model_len)
-    if answer.refused is not None and answer.estimated_max_model_len:
-        why = " ".join(answer.refused.text.split())
-        says.append(f"vLLM would refuse to start: {why}; simulated all the same, with what doesn't fit as unservable")
-        answer = plan(answer.estimated_max_model_len)
-    if answer.refused is not None or not answer.usable_blocks:
-        text = answer.refused.text if answer.refused is not None else "no block fits"
-        raise InputError(f"engine: found a pool that vLLM refuses ({' '.join(text.split())[:200]}), expected more room")
-    says.append(f"vLLM {answer.version}: {answer.usable_blocks:,} usable blocks of {max(answer.bytes_per_block):,} B")
-    return answer, device
-
-
-def _left_over(scenario: Scenario, spec: ModelSpec, device: Accelerator, says: list[str]) -> int:
-    from kvplan.memory.weights import weight_bytes
-
-    hardware = scenario.hardware
-    weights = weight_bytes(spec)
-    assert hardware is not None
-    if weights is None:
-        raise InputError(f"model: found {show(spec.id)} without a weight size, expected engine.kv_cache_memory")
-    per_rank = -(-weights.total_bytes // hardware.tensor_parallel)
-    usable = int(device.memory_bytes * hardware.memory_utilization)
-    left = usable - per_rank - hardware.reserve
-    says.append(
-        f"{left:,} B for the cache = {hardware.memory_utilization:g} of {device.memory_bytes:,} B - {per_rank:,} B of "
-        f"weights - {hardware.reserve:,} B reserved for activations, graphs and buffers (hardware.reserve)"
-    )
-    if left <= 0:
-        raise InputError(f"hardware: found {device.slug} with no room beside the weights, expected a larger device")
-    return left
-
-
-def _layout(answer: EngineAnswer, spec: ModelSpec) -> Layout:
-    groups = []
-    window = _window(spec)
-    for group in answer.groups:
-        if group.kind in ("full attention", "latent attention"):
-            groups.append(GroupLaw("full", group.block_tokens))
-        elif group.kind.startswith(("sliding", "chunked")) and window:
-            groups.append(GroupLaw("window", group.block_tokens, window))
-        else:
-            groups.append(GroupLaw("fixed", group.block_tokens, blocks=group.blocks_per_request))
-    return Layout(tuple(groups), answer.usable_blocks or 0)
-
-
-def _window(spec: ModelSpec) -> int:
-    from kvplan.spec.model import branches
-
-    windows = {
-        getattr(layer, "window", None) or getattr(layer, "chunk", None) or 0
-        for name in spec.counts
-        for layer in branches(spec.blocks[name])
-    }
-    return max(windows, default=0)
+    return loaded, plan, techniques
 
 
 def _settings(asked: EngineSettings, block_bytes: int, max_len: int, techniques: Techniques | None) -> Settings:
     rule = techniques.evict if techniques is not None else None
+    plain = Settings()
     return Settings(
-        max_num_seqs=asked.max_num_seqs,
-        max_num_batched_tokens=asked.max_num_batched_tokens,
+        max_num_seqs=asked.max_num_seqs or plain.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens or plain.max_num_batched_tokens,
         max_model_len=max_len,
         chunked_prefill=asked.enable_chunked_prefill,
         order=asked.scheduling_policy,
@@ -268,7 +191,7 @@ def _settings(asked: EngineSettings, block_bytes: int, max_len: int, techniques:
         new_token_ratio=asked.new_token_ratio,
         preemption=asked.preemption,
         swap_ticks=round(block_bytes / asked.swap_bandwidth * TICKS),
-        prefix_caching=asked.enable_prefix_caching,
+        prefix_caching=bool(asked.enable_prefix_caching),
         kept=rule.kept if rule is not None else None,
         kept_grows=rule.grows if rule is not None else False,
     )

@@ -22,7 +22,7 @@ from kvplan.simulator.settings import Settings
 
 if TYPE_CHECKING:
     from kvplan.performance.step import StepTime
-    from kvplan.simulator.tiers import TierState
+    from kvplan.simulator.tiers import Tiers
 
 
 class Observer(Protocol):
@@ -49,11 +49,11 @@ class Engine:
         pool: Pool,
         observer: Observer,
         replica: int = 0,
-        tier: TierState | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.layout, self.step_time, self.settings = layout, step_time, settings
         self.pool, self.observer, self.replica = pool, observer, replica
-        self.tier = tier
+        self.tiers = tiers
         self.now = 0
         self.waiting: deque[Request] = deque()
         self.running: dict[Request, None] = {}
@@ -70,7 +70,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether anything waits, loads or runs here."""
-        return bool(self.waiting or self.running or (self.tier is not None and self.tier.loading))
+        return bool(self.waiting or self.running or (self.tiers is not None and self.tiers.loading))
 
     @property
     def load(self) -> int:
@@ -103,7 +103,7 @@ class Engine:
 
     def earliest_change(self) -> int:
         """No request can finish here before this time."""
-        if not self.batch.size or self.waiting or self.partial is not None or self.fresh or self.tier is not None:
+        if not self.batch.size or self.waiting or self.partial is not None or self.fresh or self.tiers is not None:
             return self.now if self.busy else FOREVER
         base, least = self.batch.pace()
         return self.now + span(base, least, self.batch.reads, self.batch.slope, self.batch.steps_to_change())
@@ -111,10 +111,10 @@ class Engine:
     def advance(self, limit: int) -> None:
         """Take one step, or the decode steps up to the first change, none beginning at or after `limit`."""
         extra, applied = 0, False
-        if (tier := self.tier) is not None:
-            end_loads(self, tier)
-            begin_loads(self, tier)
-            limit = min(limit, tier.link.next_time())
+        if (tiers := self.tiers) is not None:
+            end_loads(self, tiers)
+            begin_loads(self, tiers)
+            limit = min(limit, tiers.next_time())
             if not self.running and not self.waiting:
                 self.now = max(self.now + 1, limit)
                 return
@@ -131,8 +131,8 @@ class Engine:
                 return
         if self.batch.size:
             self._decode_steps(limit, extra, applied)
-        elif self.tier is not None and (self.tier.loading or give_way(self)):
-            self.now = max(self.now + 1, limit) if self.tier.loading else self.now
+        elif self.tiers is not None and (self.tiers.loading or give_way(self)):
+            self.now = max(self.now + 1, limit) if self.tiers.loading else self.now
         else:
             assert extra or applied or not self.waiting, "a request waits, nothing runs and it can't be admitted"
             self.now += extra
@@ -377,9 +377,9 @@ class Engine:
         request.finished = self.now
         if request.keys:
             self.pool.register(request, request.stored)
-            if self.tier is not None and self.tier.write_through:
+            if self.tiers is not None:
                 for extent in request.held:
-                    self.tier.put(extent.key, extent.blocks)
+                    self.tiers.finished(extent.key, extent.blocks)
         self.pool.release(request)
         del self.running[request]
         self.finished.append(request)
@@ -393,6 +393,6 @@ class Engine:
             if request.last_step != UNSET:
                 held += self.layout.at_rest(self.batch.stored(request)) - self.layout.at_rest(request.base)
         beside = [request for request in self.waiting if request.ready]
-        beside += self.tier.loading.values() if self.tier is not None else ()
+        beside += self.tiers.loading.values() if self.tiers is not None else ()
         held += sum(request.own_blocks for request in beside)
         self.pool.check([*self.running, *beside], held)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvplan.simulator.request import UNSET, Request
-from kvplan.simulator.tiers import TierState
+from kvplan.simulator.tiers import Tiers
 
 if TYPE_CHECKING:
     from kvplan.simulator.engine import Engine
 
 
-def begin_loads(engine: Engine, tier: TierState) -> None:
-    """Fetch what a tier holds for the head of the queue; it waits for its blocks outside of the queue."""
+def begin_loads(engine: Engine, tiers: Tiers) -> None:
+    """Fetch what tiers hold for the head of the queue; it waits for its blocks outside of the queue."""
     pool, block = engine.pool, engine.layout.groups[0].block
-    while engine.waiting and len(engine.running) + len(tier.loading) < engine.settings.max_num_seqs:
+    while engine.waiting and len(engine.running) + len(tiers.loading) < engine.settings.max_num_seqs:
         request = engine.waiting[0]
         if request.ready or request.swapped or request.preemptions or not request.keys:
             return
         extents, hits = pool.match(request, request.prompt - 1)
-        blocks = tier.beyond(request, extents, hits, block, request.prompt - 1)
-        if not blocks or blocks > pool.available - pool.idle_blocks(extents):
+        counts = tiers.beyond(request, extents, hits, block, request.prompt - 1)
+        blocks = sum(counts)
+        if not blocks or blocks > pool.available - pool.idle_blocks(extents) or not tiers.admits(counts):
             return
         engine.waiting.popleft()
         pool.hold(request, extents)
@@ -28,13 +29,13 @@ def begin_loads(engine: Engine, tier: TierState) -> None:
         request.own_blocks += blocks
         request.hit_tokens, request.tier_tokens = hits * block, blocks * block
         request.stored = (hits + blocks) * block
-        tier.begin(engine.now, request, blocks)
+        tiers.begin(engine.now, request, counts)
         engine.observer.event("loading", engine.now, request, engine.replica)
 
 
-def end_loads(engine: Engine, tier: TierState) -> None:
+def end_loads(engine: Engine, tiers: Tiers) -> None:
     """Put requests whose blocks have arrived at the head of the queue."""
-    for request in tier.done(engine.now):
+    for request in tiers.done(engine.now):
         request.ready = True
         engine.pool.register(request, request.stored)
         engine.enqueue(request, front=True)
@@ -55,7 +56,7 @@ def give_way(engine: Engine) -> bool:
 
 def evacuate(engine: Engine) -> list[Request]:
     """Empty a lost replica: the requests that were on it, as if nothing had been computed for them."""
-    loading = list(engine.tier.loading.values()) if engine.tier is not None else []
+    loading = list(engine.tiers.loading.values()) if engine.tiers is not None else []
     lost = [*engine.running, *engine.waiting, *loading]
     for request in engine.running:
         if request.last_step != UNSET:
@@ -68,6 +69,6 @@ def evacuate(engine: Engine) -> list[Request]:
     engine.waiting.clear()
     engine.fresh.clear()
     engine.partial = None
-    if engine.tier is not None:
-        engine.tier.loading.clear()
+    if engine.tiers is not None:
+        engine.tiers.loading.clear()
     return sorted(lost, key=lambda request: request.id)

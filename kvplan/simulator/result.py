@@ -89,7 +89,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
         document["utilization"] = _utilization(built, span)
     else:
         document["pool"] = _pool(built)
-        document["tier"] = _tier(built)
+        document["tiers"] = _tiers(built)
         document["scheduler_rules"] = RULE_SOURCES
     return document
 
@@ -133,18 +133,20 @@ def _pool(built: Built) -> dict[str, Any]:
     return document
 
 
-def _tier(built: Built) -> dict[str, Any] | None:
-    """What moved between the pools and their tiers, over all replicas."""
-    tiers = [replica.tier for replica in built.replicas if isinstance(replica, Engine) and replica.tier is not None]
-    if not tiers:
-        return None
-    size = tiers[0].block_bytes
-    return {
-        "name": tiers[0].name,
-        "stored_bytes": sum(tier.moved_out for tier in tiers) * size,
-        "loaded_bytes": sum(tier.moved_in for tier in tiers) * size,
-        "loads": sum(tier.loads for tier in tiers),
-    }
+def _tiers(built: Built) -> list[dict[str, Any]]:
+    """What moved between the pools and each of their tiers, over all replicas."""
+    chains = [replica.tiers for replica in built.replicas if isinstance(replica, Engine) and replica.tiers is not None]
+    return [
+        {
+            "name": stores[0].name,
+            "capacity_blocks": stores[0].capacity,
+            "stored_blocks": sum(store.stored_blocks for store in stores),
+            "stored_bytes": sum(store.moved_out * store.block_bytes for store in stores),
+            "loaded_bytes": sum(store.moved_in * store.block_bytes for store in stores),
+            "loads": sum(store.loads for store in stores),
+        }
+        for stores in zip(*(chain.stores for chain in chains), strict=True)
+    ]
 
 
 def _binding(built: Built) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.files import read_yaml
@@ -33,12 +33,22 @@ def _rate(value: Any) -> Any:
     return _read(parse_bytes, value.removesuffix("/s"), "a rate such as 25GB/s") if isinstance(value, str) else value
 
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+def _not_tiny(value: float) -> float:
+    if value < 1e-9:
+        raise ValueError("expected a number of at least 1e-9")
+    return value
+
+
+# Bounds keep products of the figures within what a float holds; no real system comes near them.
+MOST = 1e12
+Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False), AfterValidator(_not_tiny)]
+Spread = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 Seconds = Annotated[
-    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0, allow_inf_nan=False)
+    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0, le=MOST, allow_inf_nan=False)
 ]
 SecondsOrZero = Annotated[
-    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(ge=0, allow_inf_nan=False)
+    float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(ge=0, le=MOST, allow_inf_nan=False)
 ]
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(gt=0)]
 Bandwidth = Annotated[int, BeforeValidator(_rate, json_schema_input_type=int | str), Field(gt=0)]
@@ -57,14 +67,14 @@ class Law(Part):
     [`least`, `most`]. `cv` is the standard deviation over the mean. `points` are [value, share not above it] rows."""
 
     kind: Literal["constant", "uniform", "exponential", "lognormal", "gamma", "empirical"] = "constant"
-    value: float | None = Field(default=None, ge=0)
-    low: float | None = Field(default=None, ge=0)
-    high: float | None = Field(default=None, ge=0)
+    value: Amount | None = None
+    low: Amount | None = None
+    high: Amount | None = None
     mean: Positive | None = None
-    cv: Positive | None = None
-    points: tuple[tuple[float, float], ...] | None = None
-    least: float = Field(default=0, ge=0)
-    most: float | None = Field(default=None, gt=0)
+    cv: Spread | None = None
+    points: tuple[tuple[Amount, Amount], ...] | None = None
+    least: Amount = 0
+    most: Positive | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -96,8 +106,8 @@ class Arrivals(Part):
 
     kind: Literal["poisson", "constant", "gamma", "on_off", "at_once", "closed"] = "poisson"
     rate: Positive | None = None
-    cv: Positive | None = None
-    rate_off: float = Field(default=0.0, ge=0)
+    cv: Spread | None = None
+    rate_off: Amount = 0.0
     mean_on: Seconds | None = None
     mean_off: Seconds | None = None
     users: Count | None = None
@@ -112,6 +122,8 @@ class Arrivals(Part):
         for name in needed:
             if getattr(self, name) is None:
                 raise ValueError(f"{self.kind} arrivals need {' and '.join(needed)}")
+        if self.mean_on is not None and self.rate is not None and self.rate * self.mean_on < 1e-3:
+            raise ValueError("on_off arrivals need phases in which something arrives, rate x mean_on of 0.001 or more")
         return self
 
 
@@ -167,31 +179,66 @@ class Workload(Part):
         return self
 
 
+#: ways to split a model that have no step time, and what to write instead
+NOT_TIMED = {
+    "pipeline_parallel": "has no step time yet, expected tensor_parallel",
+    "expert_parallel": "has no step time yet, expected tensor_parallel",
+    "decode_context_parallel": "has no step time yet, expected tensor_parallel",
+    "data_parallel": "is written as replicas, expected replicas beside hardware",
+}
+
+
 class Hardware(Part):
-    """The device, how many ranks share a model, and what the cache gets of its memory."""
+    """The device, how many ranks share a model, and the share of its memory that the engine may take (without one, the
+    release's own). What is left for the cache is the memory budget of `kvplan estimate --engine`."""
 
     gpu: str
     tensor_parallel: Count = 1
-    memory_utilization: Share = 0.92
-    reserve: Bytes = 2 << 30
+    memory_utilization: Share | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _timed(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for key, size in value.items():
+            why = NOT_TIMED.get(str(key).removesuffix("_size"))
+            if why is not None and size != 1:
+                raise ValueError(f"{key} {why}")
+        return {key: size for key, size in value.items() if str(key).removesuffix("_size") not in NOT_TIMED}
+
+
+def _vllm_only(value: Any) -> Any:
+    if value != "vllm":
+        raise ValueError("expected vllm, whose pool is simulated (admission: sglang puts SGLang's rule on it)")
+    return value
+
+
+def _online(value: Any) -> Any:
+    if value == "optimal":
+        raise ValueError(
+            "expected lru, fifo or lfu, since the offline optimum knows the future: kvplan replay --policy optimal"
+        )
+    return value
 
 
 class EngineSettings(Part):
-    """An engine under vLLM's own names. `num_blocks` or `kv_cache_memory` replace what the hardware leaves; `layout`
-    contiguous reserves max_model_len for every request; `admission` sglang holds back expected output."""
+    """An engine under vLLM's own names. What is left out takes the release's default on the device. `num_blocks` or
+    `kv_cache_memory` (bytes a rank) replace what the hardware leaves; `layout` contiguous reserves max_model_len for
+    every request; `admission` sglang holds back expected output."""
 
-    name: Literal["vllm"] = "vllm"
+    name: Annotated[Literal["vllm"], BeforeValidator(_vllm_only)] = "vllm"
     version: str | None = None
     max_model_len: Count | None = None
-    max_num_seqs: Count = 256
-    max_num_batched_tokens: Count = 2048
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
     block_size: Count | None = None
     num_blocks: Count | None = None
     kv_cache_memory: Bytes | None = None
     kv_cache_dtype: str = "auto"
     enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    eviction_policy: Literal["lru", "fifo", "lfu"] = "lru"
+    enable_prefix_caching: bool | None = None
+    eviction_policy: Annotated[Literal["lru", "fifo", "lfu"], BeforeValidator(_online)] = "lru"
     touch_order: Literal["last_to_first", "first_to_last"] = "last_to_first"
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     admission: Literal["vllm", "sglang"] = "vllm"
@@ -203,7 +250,8 @@ class EngineSettings(Part):
 
     @model_validator(mode="after")
     def _complete(self) -> EngineSettings:
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        tokens, sequences = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens is not None and sequences is not None and tokens < sequences:
             raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
         return self
 
@@ -237,13 +285,16 @@ class Slo(Part):
 
 
 class Tier(Part):
-    """A place beside the pool for kept blocks. `bandwidth` is one way, shared fairly by what moves at a time."""
+    """A place beside the pool for kept blocks. `bandwidth` is one way to the device, shared fairly by what moves at a
+    time. `write` through takes blocks when a request ends, on_eviction when the place above gives them up. `pinned`
+    bounds the bytes under way at a time: where they are taken, the next request computes instead of loading."""
 
     name: Literal["cpu", "nvme", "remote"] = "cpu"
     capacity: Bytes
     bandwidth: Bandwidth
     latency: SecondsOrZero = 0.0
     write: Literal["through", "on_eviction"] = "through"
+    pinned: Bytes | None = None
 
 
 class Disaggregation(Part):
@@ -273,7 +324,7 @@ class Scenario(Part):
     techniques: tuple[dict[str, Any], ...] = ()
     step_time: StepTimes = StepTimes()
     workload: Workload
-    tiers: tuple[Tier, ...] = Field(default=(), max_length=1)
+    tiers: tuple[Tier, ...] = Field(default=(), max_length=4)
     replicas: Count = 1
     routing: Literal["round_robin", "least_loaded", "prefix_aware"] = "round_robin"
     disaggregation: Disaggregation | None = None
@@ -290,8 +341,12 @@ class Scenario(Part):
             raise ValueError(f"step_time {self.step_time.kind} needs a model and hardware")
         if self.workload.trace is None and self.workload.requests is None and self.duration is None:
             raise ValueError("a synthetic workload needs requests or a duration")
-        if self.step_time.kind == "fixed_service" and self.workload.service is None:
-            raise ValueError("step_time fixed_service needs a workload with a service law")
+        arrivals = self.workload.arrivals
+        if arrivals is not None and arrivals.kind == "at_once" and self.workload.requests is None:
+            raise ValueError("arrivals at_once need requests, how many there are")
+        service = self.workload.service
+        if self.step_time.kind == "fixed_service" and (service is None or service.value == 0):
+            raise ValueError("step_time fixed_service needs a workload with a service law above zero")
         if free and self.step_time.kind != "fixed_service" and self.model is None and self.engine.num_blocks is None:
             raise ValueError("a scenario without a model needs engine.num_blocks")
         return self
@@ -312,9 +367,16 @@ def parse_scenario(data: Any, name: str) -> Scenario:
             raise InputError(f"{name}: {place}: found an unknown key, expected one of the schema's{hint}") from None
         if first["type"] == "missing":
             raise InputError(f"{name}: {place}: found nothing, expected a value") from None
-        said = first["msg"].removeprefix("Value error, ")
         found = "" if isinstance(first["input"], dict) else f"found {show(first['input'])}, "
-        raise InputError(f"{name}: {place}: {found}{said[:1].lower()}{said[1:]}") from None
+        raise InputError(f"{name}: {place}: {found}{_expected(first['msg'])}") from None
+
+
+def _expected(said: str) -> str:
+    """pydantic's sentence in kvplan's words."""
+    said = said.removeprefix("Value error, ").replace("Input should be ", "expected ", 1)
+    for word in ("greater", "less"):
+        said = said.replace(f"expected {word}", f"expected a number {word}", 1)
+    return said[:1].lower() + said[1:]
 
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:
@@ -340,6 +402,8 @@ def load_scenario(path: Path, changes: dict[str, str] | None = None) -> Scenario
 SHORT = {
     "gpu": "hardware.gpu",
     "tensor-parallel-size": "hardware.tensor_parallel",
+    "pipeline-parallel-size": "hardware.pipeline_parallel",
+    "data-parallel-size": "hardware.data_parallel",
     "gpu-memory-utilization": "hardware.memory_utilization",
     "rate": "workload.arrivals.rate",
     "step-time": "step_time.kind",

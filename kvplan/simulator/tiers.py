@@ -7,7 +7,7 @@ for its blocks starts when they are there. Moving out does not hold up a step: l
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,11 +61,6 @@ class Link:
             del self._active[number]
         return done
 
-    def drop(self, number: int) -> None:
-        """Forget a transfer."""
-        self._active.pop(number, None)
-        self._coming = [entry for entry in self._coming if entry[1] != number]
-
     def _ticks(self, size: float, sharing: int) -> int:
         return max(0, -int(-size * sharing / self._per_tick // 1))
 
@@ -91,64 +86,118 @@ class Link:
 
 
 @dataclass
-class TierState:
-    """One replica's tier: `capacity` blocks kept in order of use, and loads under way."""
+class Store:
+    """One tier: `capacity` blocks kept in order of use, behind a link. `pinned` bounds the bytes under way, None where
+    nothing does."""
 
     name: str
     capacity: int
     block_bytes: int
     link: Link
     write_through: bool = True
+    pinned: int | None = None
     stored_blocks: int = 0
     moved_out: int = 0
     moved_in: int = 0
     loads: int = 0
-    loading: dict[int, Request] = field(default_factory=dict)
+    under_way: dict[int, int] = field(default_factory=dict)
     _held: OrderedDict[Hashable, int] = field(default_factory=OrderedDict)
 
-    def put(self, key: Hashable, blocks: int) -> None:
-        """Keep the first `blocks` blocks of `key`, dropping the least recently used keys when full."""
+    def put(self, key: Hashable, blocks: int) -> list[tuple[Hashable, int]]:
+        """Keep the first `blocks` blocks of `key`; returns the least recently used keys that had to make room."""
         held = self._held.pop(key, 0)
         grown = max(held, blocks)
         self.stored_blocks += grown - held
         self.moved_out += grown - held
         self._held[key] = grown
+        dropped = []
         while self.stored_blocks > self.capacity:
-            _, gone = self._held.popitem(last=False)
-            self.stored_blocks -= gone
+            gone, count = self._held.popitem(last=False)
+            self.stored_blocks -= count
+            dropped.append((gone, count))
+        return dropped
+
+    def holds(self, key: Hashable) -> int:
+        """Leading blocks of `key` that are kept here."""
+        return self._held.get(key, 0)
+
+    def use(self, key: Hashable) -> None:
+        """Mark `key` as used now."""
+        self._held.move_to_end(key)
+
+    def admits(self, blocks: int) -> bool:
+        """Whether a load of `blocks` may begin: the pinned buffers have room, or nothing else uses them."""
+        taken = sum(self.under_way.values())
+        return self.pinned is None or not taken or (taken + blocks) * self.block_bytes <= self.pinned
+
+
+class Tiers:
+    """One replica's tiers, the nearest first, and the loads under way. What one drops goes to the next where that one
+    keeps what is evicted above it; a load takes each block from the nearest tier that has it."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self.stores = tuple(stores)
+        self.loading: dict[int, Request] = {}
+
+    def finished(self, key: Hashable, blocks: int) -> None:
+        """A request that ended leaves `blocks` blocks of `key`."""
+        for place, store in enumerate(self.stores):
+            if store.write_through:
+                self._put(place, key, blocks)
 
     def evicted(self, key: Hashable, left: int, count: int) -> None:
         """The pool gave up `count` blocks of `key`, after the first `left`."""
-        if not self.write_through:
-            self.put(key, left + count)
+        if not self.stores[0].write_through:
+            self._put(0, key, left + count)
 
-    def beyond(self, request: Request, extents: list[Extent], hits: int, block: int, limit: int) -> int:
-        """Blocks that continue the run of `hits` resident ones, over at most `limit` tokens."""
+    def _put(self, place: int, key: Hashable, blocks: int) -> None:
+        dropped = self.stores[place].put(key, blocks)
+        below = place + 1
+        if below < len(self.stores) and not self.stores[below].write_through:
+            for gone, count in dropped:
+                self._put(below, gone, count)
+
+    def beyond(self, request: Request, extents: list[Extent], hits: int, block: int, limit: int) -> list[int]:
+        """Blocks from each store that continue the run of `hits` resident ones, over at most `limit` tokens."""
+        counts = [0] * len(self.stores)
         room = limit // block
-        start = found = 0
+        left, start = room - hits, 0
         for index, (key, end) in enumerate(zip(request.keys, request.ends, strict=True)):
             size = end // block - start
-            resident = extents[index].blocks if index < len(extents) else 0
-            if resident < size:
-                held = min(self._held.get(key, 0), size)
-                if held <= resident:
-                    break
-                self._held.move_to_end(key)
-                found += held - resident
-                if held < size:
-                    break
+            have = extents[index].blocks if index < len(extents) else 0
+            for place, store in enumerate(self.stores):
+                more = min(min(store.holds(key), size) - have, left)
+                if more > 0:
+                    store.use(key)
+                    counts[place] += more
+                    have, left = have + more, left - more
             start += size
-            if start >= room:
+            if have < size or start >= room:
                 break
-        return max(0, min(found, room - hits))
+        return counts
 
-    def begin(self, now: int, request: Request, blocks: int) -> None:
-        """Start loading `blocks` blocks for `request`."""
-        self.loads += 1
-        self.moved_in += blocks
+    def admits(self, counts: Sequence[int]) -> bool:
+        """Whether so many blocks of each store may be loaded now."""
+        return all(store.admits(count) for store, count in zip(self.stores, counts, strict=True) if count)
+
+    def begin(self, now: int, request: Request, counts: Sequence[int]) -> None:
+        """Start loading for `request`, from all its tiers at once."""
         self.loading[request.id] = request
-        self.link.start(now, request.id, blocks * self.block_bytes)
+        for store, count in zip(self.stores, counts, strict=True):
+            if count:
+                store.loads += 1
+                store.moved_in += count
+                store.under_way[request.id] = count
+                store.link.start(now, request.id, count * store.block_bytes)
 
     def done(self, now: int) -> list[Request]:
-        """Requests whose blocks are there."""
-        return [self.loading.pop(number) for number in self.link.ended(now)]
+        """Requests all of whose blocks are there."""
+        for store in self.stores:
+            for number in store.link.ended(now):
+                store.under_way.pop(number, None)
+        arrived = sorted(n for n in self.loading if not any(n in store.under_way for store in self.stores))
+        return [self.loading.pop(number) for number in arrived]
+
+    def next_time(self) -> int:
+        """When the next load ends if no other begins; FOREVER when none is under way."""
+        return min(store.link.next_time() for store in self.stores)

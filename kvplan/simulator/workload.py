@@ -243,4 +243,4 @@ def build_source(scenario: Scenario, folder: Path) -> Synthetic | Recorded:
     )
     if not trace.path.is_file():
         raise InputError(f"workload.trace.path: found no file {trace.path}, expected a trace")
-    return Recorded(trace, asked.scale_rate, scenario.duration, scenario.engine.enable_prefix_caching)
+    return Recorded(trace, asked.scale_rate, scenario.duration, scenario.engine.enable_prefix_caching is not False)

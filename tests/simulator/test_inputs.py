@@ -33,8 +33,8 @@ def with_(**changes: Any) -> dict[str, Any]:
     [
         ({**GOOD, "modle": "x"}, "modle: found an unknown key, expected one of the schema's; nearest: model"),
         (with_(hardware__gpus="h100"), "hardware.gpus: found an unknown key.*nearest: gpu"),
-        (with_(workload__arrivals__rate=-1), "workload.arrivals.rate: found -1, input should be greater than 0"),
-        (with_(workload__arrivals__rate=float("nan")), "workload.arrivals.rate: found NaN, input should be a finite"),
+        (with_(workload__arrivals__rate=-1), "workload.arrivals.rate: found -1, expected a number greater than 0"),
+        (with_(workload__arrivals__rate=float("nan")), "workload.arrivals.rate: found NaN, expected a finite number"),
         (with_(workload__arrivals__rate=0), "workload.arrivals.rate: found 0"),
         ({**GOOD, "duration": 0}, "duration: found 0"),
         ({**GOOD, "duration": "soon"}, "duration: found 'soon', expected a duration such as"),
@@ -58,7 +58,7 @@ def test_wrong_scenarios_are_named(document: Any, words: str) -> None:
     [
         (with_(hardware__gpu="h1000"), "hardware.gpu: found the unknown device 'h1000'"),
         (with_(model="llama-9"), "no known model"),
-        (with_(hardware__gpu="t4"), "no room beside the weights"),
+        (with_(hardware__gpu="t4"), "not even one token fits"),
         (with_(workload={"trace": {"path": "none.jsonl"}}), "none.jsonl"),
         ({**GOOD, "techniques": [{"mla": 512}]}, "trained into a checkpoint"),
         ({**GOOD, "failure": {"time": 5}}, "expected one of at least two replicas"),

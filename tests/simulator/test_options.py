@@ -92,7 +92,13 @@ def test_eviction_frees_blocks_after_the_prefill(monkeypatch, rule: str, blocks:
 
     monkeypatch.setattr(Engine, "advance", watched)
     workload = {"arrivals": {"rate": 100}, "requests": 30, "prompt": 4000, "output": 100}
-    built = build(parse_scenario({**BASE, "workload": workload, "techniques": [{"evict": rule}]}, "test"), Path())
+    document = {
+        **BASE,
+        "engine": {"max_num_batched_tokens": 2048},
+        "workload": workload,
+        "techniques": [{"evict": rule}],
+    }
+    built = build(parse_scenario(document, "test"), Path())
     built.simulation.run()
     assert built.metrics.finished == 30
     assert max(seen) <= blocks

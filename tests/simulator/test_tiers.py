@@ -108,7 +108,7 @@ def test_no_block_is_lost_with_tiers_and_policies(write: str, policy: str, monke
     built.simulation.run()
     result = summary(built, scenario, "test")
     assert result["requests"]["finished"] == 120
-    assert result["tier"]["loads"] > 0
+    assert result["tiers"][0]["loads"] > 0
     [replica] = built.replicas
     assert replica.pool.available == replica.pool.total
 
@@ -123,7 +123,7 @@ def test_a_tier_gives_back_only_what_was_put_there() -> None:
     assert all(request.hit_tokens + request.tier_tokens < request.prompt for request in seen)
     first_turns = [request for request in seen if request.turn == 0]
     assert all(request.tier_tokens == 0 for request in first_turns)
-    loaded = result["tier"]["loaded_bytes"]
+    loaded = result["tiers"][0]["loaded_bytes"]
     assert loaded % result["pool"]["block_bytes"] == 0
     assert loaded >= result["prefix_cache"]["tier_hit_tokens"] // 16 * result["pool"]["block_bytes"] > 0
 
