@@ -12,7 +12,7 @@ from kvplan.check.expectations import Placed
 from kvplan.check.figures import EngineRefusesError, Figures
 from kvplan.check.manifests import Finding
 from kvplan.check.metrics import FITS, KEPT, METRICS, Condition, Metric, difference, plain, spelt
-from kvplan.check.remedies import Remedy, smallest_change
+from kvplan.check.remedies import Remedy, smallest_change, what_would_start
 from kvplan.check.subjects import Reader, Subject
 from kvplan.check.verdicts import Status, Verdict
 from kvplan.errors import InputError, KvplanError, UnsupportedArchitectureError
@@ -194,6 +194,8 @@ def _failed(
     rule = _rule(figures, condition)
     by = _missing(figures) if metric.unit == "truth" else difference(metric, got, condition.value)
     change = remedy.text if remedy else "no single change of a flag was found that makes it hold"
+    if rule == "weights-over-budget" and (more := what_would_start(figures)):
+        change = f"{change}; {more}"
     place = subject.lines.get(remedy.flag) if remedy else None
     if place is None and rule in ("length-over-pool", "does-not-fit"):
         place = next((subject.lines[name] for name in _LENGTHS if name in subject.lines), None)

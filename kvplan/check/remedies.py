@@ -9,8 +9,10 @@ from kvplan.check.figures import Figures
 from kvplan.check.metrics import FITS, Condition, spelt
 from kvplan.engines.native import EIGHT_BIT, native_flags
 from kvplan.errors import InputError
+from kvplan.hardware.accelerators import Accelerator, all_accelerators
 from kvplan.memory.feasible import feasible_share
 from kvplan.record import record
+from kvplan.serving import Question, plan
 from kvplan.units import tokens
 
 STEP = 16
@@ -58,6 +60,38 @@ def smallest_change(figures: Figures, condition: Condition) -> Remedy | None:
     written = [attempt for attempt in tries if _native(figures, attempt[0])[0] in lines]
     others = [attempt for attempt in tries if attempt not in written]
     return next((remedy for _, attempt in (*written, *others) if (remedy := attempt()) is not None), None)
+
+
+def what_would_start(figures: Figures) -> str:
+    """Where weights leave no room: the smallest larger GPU of the kind and the checkpoint that would do, in words."""
+    answer, budget = figures.plan()
+    if budget is None or answer.refused is None:
+        return ""
+    found: list[str] = []
+    device, needed = figures.question.device, answer.refused.needed_bytes
+    for candidate in sorted(all_accelerators(), key=lambda one: one.memory_bytes):
+        same = candidate.vendor_class == device.vendor_class and "unified" not in candidate.memory_type
+        if same and candidate.memory_bytes > device.memory_bytes and _starts_on(figures, candidate):
+            found.append(f"on {candidate.name}")
+            break
+    weights = next((term.nominal for term in budget.poorest.terms if term.name == "weights"), 0)
+    for name, share in (("an 8-bit", 2), ("a 4-bit", 4)):
+        if figures.loaded.spec.quantization is None and budget.poorest.nominal + weights - weights // share >= needed:
+            found.append(f"with {name} checkpoint")
+            break
+    return f"it would also start {' or '.join(found)}" if found else ""
+
+
+def _starts_on(figures: Figures, device: Accelerator) -> bool:
+    asked = figures.question
+    other = Question(
+        asked.loaded, asked.engine, asked.version, device, asked.parallel, asked.settings, asked.available_bytes
+    )
+    try:
+        answer, _ = plan(other)
+    except InputError:
+        return False
+    return answer.refused is None
 
 
 def _native(figures: Figures, option: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from kvplan.check.manifests.findings import find_mistakes
 from kvplan.check.manifests.scripts import read_shell
 from kvplan.check.manifests.source import Source, open_source, script_text
 from kvplan.check.request import Given
+from kvplan.engines.commands.flags import load_table, version_number
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.spec.resolve import SUFFIXES, LoadedModel, registry, resolve_model
 from kvplan.units import MAX_TOKENS
@@ -110,7 +111,7 @@ class Reader:
         findings = [
             item for item in reading.findings if not item.place or item.place in places_left or asked.at is None
         ]
-        return [self._subject(placed, found, path) for found in commands], findings
+        return self._subjects(placed, commands, path, findings)
 
     def _from_command(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
         node = placed.command_node
@@ -127,7 +128,13 @@ class Reader:
         many = len(result.commands) > 1
         commands = [replace(found, place=found.place if many else "") for found in result.commands]
         findings = [*result.findings, *find_mistakes(source, commands)]
-        return [self._subject(placed, found, placed.file) for found in commands], findings
+        return self._subjects(placed, commands, placed.file, findings)
+
+    def _subjects(
+        self, placed: Placed, commands: list[FoundCommand], path: Path, findings: list[Finding]
+    ) -> tuple[list[Subject], list[Finding]]:
+        subjects = [self._subject(placed, found, path) for found in commands]
+        return subjects, [*findings, *(item for subject in subjects for item in _gone(subject))]
 
     def _source(self, path: Path, variables: Mapping[str, str]) -> Source:
         key = (path, tuple(sorted(variables.items())))
@@ -196,6 +203,23 @@ def _engine(placed: Placed, found: FoundCommand) -> str:
             )
         version = own or version
     return f"{command.engine}@{version}" if version else command.engine
+
+
+def _gone(subject: Subject) -> list[Finding]:
+    """Flags that the release of the expectation has no more, where the command itself tells no release."""
+    found, asked = subject.found, subject.placed.asked.engine
+    if found is None or found.command.version is not None or asked is None or "@" not in asked:
+        return []
+    command, number = found.command, version_number(asked.partition("@")[2])
+    flags = load_table(command.engine).flags
+    said = []
+    for name in (*command.flags, *command.ignored):
+        flag = flags.get(name)
+        if flag is not None and not flag.alive(number):
+            spelt = f"--{name.replace('_', '-')}"
+            text = f"{spelt} is no argument of {asked}, so the process exits at once"
+            said.append(Finding("removed-flag", "error", text, command.lines.get(name, found.line), found.place, name))
+    return said
 
 
 def _larger_weights(model: str | None, found: FoundCommand) -> str:
