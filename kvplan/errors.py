@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
 MAX_SENTENCE = 4000
 
@@ -50,6 +51,12 @@ def did_you_mean(word: str, choices: Iterable[str], count: int = 1) -> str:
     return f"; nearest: {', '.join(close)}" if close else ""
 
 
+def did_you_mean_name(word: str, spellings: Mapping[str, str]) -> str:
+    """As did_you_mean, with the name that the closest of many spellings stands for."""
+    close = nearest(word, spellings)
+    return f"; nearest: {spellings[close[0]]}" if close else ""
+
+
 def show(value: object, limit: int = 60) -> str:
     """Return a value as a JSON or YAML file spells it, cut to `limit` characters."""
     try:
@@ -59,16 +66,18 @@ def show(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _spelt(value: object, limit: int) -> str:
+def _spelt(value: object, limit: int, depth: int = 3) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
+    if isinstance(value, list | tuple | dict) and value and not depth:
+        return "..."
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_spelt(item, limit) for item in value[:limit])}]"
+        return f"[{', '.join(_spelt(item, limit, depth - 1) for item in value[:limit])}]"
     if isinstance(value, dict):
-        pairs = list(value.items())[:limit]
-        return f"{{{', '.join(f'{_spelt(key, limit)}: {_spelt(item, limit)}' for key, item in pairs)}}}"
+        pairs = [(_spelt(key, limit), _spelt(item, limit, depth - 1)) for key, item in islice(value.items(), limit)]
+        return f"{{{', '.join(f'{key}: {item}' for key, item in pairs)}}}"
     if hasattr(value, "isoformat"):
         return f"the date {value.isoformat()}"
     return repr(value)

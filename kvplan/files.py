@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -296,8 +297,12 @@ def _own_tag(tag: str | None) -> str:
     return "" if tag is None or tag in _STANDARD_TAGS else tag
 
 
+#: 0200 is 128 in YAML 1.1 and 200 in 1.2, 2:08 is 128 in 1.1 and text in 1.2
+_AMBIGUOUS = re.compile(r"[-+]?(?:0[0-9_]+|[0-9_]+(?::[0-9_.]+)+)")
+
+
 def strict_loader() -> Any:
-    """The SafeLoader (libyaml's where present) that also refuses duplicate and unhashable keys."""
+    """The SafeLoader (libyaml's where present) that also refuses duplicate or unhashable keys and ambiguous numbers."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -313,11 +318,20 @@ def strict_loader() -> Any:
                     )
                 if key in keys:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"found the key {key!r} twice", key_node.start_mark
+                        None, None, f"found the key {show(key)} twice", key_node.start_mark
                     )
                 keys.add(key)
             return dict(super().construct_mapping(node, deep))
 
+        def plain_number(self, node: Any) -> Any:
+            if _AMBIGUOUS.fullmatch(node.value):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"found {node.value}, which YAML 1.1 and 1.2 read as different numbers", node.start_mark
+                )
+            return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+
+    for kind in ("int", "float"):
+        StrictLoader.add_constructor(f"tag:yaml.org,2002:{kind}", StrictLoader.plain_number)
     return StrictLoader
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.errors import MAX_SENTENCE, InputError, nearest, show
+from kvplan.errors import MAX_SENTENCE, InputError, did_you_mean_name, nearest, show
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,7 @@ def test_a_sentence_is_bounded_and_keeps_both_ends() -> None:
 def test_only_a_close_word_is_offered() -> None:
     assert nearest("lama", ["llama", "falcon"]) == ["llama"]
     assert nearest("zzz", ["llama", "falcon"]) == []
+
+
+def test_a_spelling_offers_its_name() -> None:
+    assert did_you_mean_name("flaot16", {"float16": "fp16", "fp8": "fp8"}) == "; nearest: fp16"

@@ -26,6 +26,10 @@ from kvplan.files import parse_json, parse_yaml, read_json_object, read_text, wr
         ("[" * 100 + "]" * 100, "nesting deeper than 64"),
         ("a: 2026-13-45", "expected plain YAML"),
         ("a: \x00", "expected plain YAML"),
+        ("a: 0200", "line 1, column 4: found 0200, which YAML 1.1 and 1.2 read as different numbers"),
+        ("a: 2:08", "found 2:08"),
+        ("a: 1:30.5", "found 1:30.5"),
+        ("null: 1\nnull: 2", "the key null twice"),
     ],
 )
 def test_yaml_refused(text: str, sentence: str) -> None:
@@ -36,6 +40,7 @@ def test_yaml_refused(text: str, sentence: str) -> None:
 
 def test_yaml_read() -> None:
     assert parse_yaml("a: 1\nb: [x, {c: null}]\n", "f.yaml") == {"a": 1, "b": ["x", {"c": None}]}
+    assert parse_yaml("[0, -7, 0.5, 1e3, '0200', 2.0e+3]", "f.yaml") == [0, -7, 0.5, "1e3", "0200", 2000.0]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ function here returns an exact integer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvplan.errors import InputError, did_you_mean, show
+from kvplan.errors import InputError, did_you_mean, did_you_mean_name, show
 from kvplan.record import record
 
 STATE_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -268,7 +268,8 @@ def index_format(name: str, field: str = "--index-dtype") -> tuple[str, Row]:
     for canonical, data in formats.items():
         if wanted == canonical or wanted in data.get("aliases", ()):
             return canonical, _row({key: value for key, value in data.items() if key != "aliases"})
-    raise _unknown(name, field, ("auto", *formats), formats)
+    spellings = {alias: key for key, data in formats.items() for alias in (key, *data.get("aliases", ()))}
+    raise _unknown(name, field, ("auto", *formats), spellings)
 
 
 def state_dtype(name: str, field: str = "--state-dtype") -> str:
@@ -276,11 +277,12 @@ def state_dtype(name: str, field: str = "--state-dtype") -> str:
     wanted = name.strip().lower()
     canonical = _STATE_ALIASES.get(wanted, wanted)
     if canonical not in STATE_DTYPE_BYTES:
-        raise _unknown(name, field, ("auto", *STATE_DTYPE_BYTES), (*STATE_DTYPE_BYTES, *_STATE_ALIASES))
+        spellings = {key: key for key in STATE_DTYPE_BYTES} | _STATE_ALIASES
+        raise _unknown(name, field, ("auto", *STATE_DTYPE_BYTES), spellings)
     return canonical
 
 
-def _unknown(name: str, field: str, expected: tuple[str, ...], spellings: Iterable[str]) -> InputError:
+def _unknown(name: str, field: str, expected: tuple[str, ...], spellings: Mapping[str, str]) -> InputError:
     return InputError(
-        f"{field}: found {show(name)}, expected one of {', '.join(expected)}{did_you_mean(name, spellings)}"
+        f"{field}: found {show(name)}, expected one of {', '.join(expected)}{did_you_mean_name(name, spellings)}"
     )

@@ -19,7 +19,7 @@ PARTS = ("embedding", "attention", "dense_mlp", "experts", "shared_experts", "ro
 #: parts made of linear layers, the only ones that a quantization method packs
 LINEAR_PARTS = ("attention", "dense_mlp", "experts", "shared_experts")
 #: A published count this far above the counted one hints at parts that aren't counted.
-PUBLISHED_TOLERANCE = Fraction(3, 200)
+PUBLISHED_TOLERANCE_PERMILLE = 15
 
 # Module names that stand for a part when a checkpoint lists modules left unquantized: a part stays whole only where all
 # names of one spelling are listed. No checkpoint has this many layers, so a pattern naming one layer matches none.
@@ -121,8 +121,8 @@ def uncounted(spec: ModelSpec, drafting: bool = False) -> Uncounted | None:
     if published is None or spec.parameters is None:
         return None
     counted = spec.parameters.total + (spec.parameters.draft if drafting else 0)
-    stated = int(Fraction(str(published)) * 10**9)
-    if stated <= counted * (1 + PUBLISHED_TOLERANCE):
+    stated = round(published * 10**9)
+    if 1000 * stated <= counted * (1000 + PUBLISHED_TOLERANCE_PERMILLE):
         return None
     causes = ["a vision or audio tower"] if has_tower(spec) else []
     causes += ["draft layers"] if spec.draft_layers and not drafting else []

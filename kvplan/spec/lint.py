@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,17 +40,32 @@ def lint_specs(files: list[Path], configs: Path | None) -> LintResult:
         directory = data_dir("model_specs")
         files = sorted(directory.glob("*.yaml"))
         result.problems += _index_problems(directory)
+    places: dict[str, Path] = {}
     for path in files:
         try:
             specs = read_specs(path)
         except KvplanError as error:
             result.problems.append(str(error))
             continue
+        if not specs:
+            result.problems.append(f"{path}: found no model, expected at least one")
         for spec in specs:
             result.specs += 1
+            result.problems += _own_problems(spec, path, places)
             if configs is not None:
                 _compare(spec, configs, result)
     return result
+
+
+def _own_problems(spec: ModelSpec, path: Path, places: dict[str, Path]) -> Iterator[str]:
+    """What a valid spec hides: an id that another has, a block without use. `places` has the file of each id so far."""
+    if spec.id in places:
+        yield f"{path}: id: found {show(spec.id)}, which {places[spec.id].name} has too, expected each model once"
+    places.setdefault(spec.id, path)
+    used = {*spec.counts, *spec.draft_counts}
+    for name in spec.blocks:
+        if name not in used:
+            yield f"{path}: {spec.id}: blocks.{name}: found a block that no layer uses, expected it in layers or gone"
 
 
 def _index_problems(directory: Path) -> list[str]:

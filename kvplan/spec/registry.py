@@ -134,7 +134,11 @@ def _fold(name: str) -> str:
 def names_of(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Every spelling of every spec, folded, to its id. Raises InputError when two models claim the same one."""
     names: dict[str, str] = {}
+    ids: set[str] = set()
     for spec in specs:
+        if spec.id in ids:
+            raise InputError(f"id: found {show(spec.id)} twice, expected each model once")
+        ids.add(spec.id)
         short = (hf_id.split("/", 1)[-1] for hf_id in spec.hf_ids)
         for spelling in dict.fromkeys(map(_fold, (spec.id, *spec.aliases, *spec.hf_ids, *short))):
             if names.setdefault(spelling, spec.id) != spec.id:

@@ -87,8 +87,9 @@ def first_problem(error: Any) -> str:
     if problem["type"] in ("missing", "missing_argument"):
         return f"{place}: found nothing, expected a value"
     if problem["type"] == "union_tag_invalid":
-        kind = problem["ctx"]["tag"]
-        return f"{place}.kind: found {show(kind)}, expected a layer kind{did_you_mean(kind, LAYER_BY_KIND)}"
+        kind = problem["input"].get("kind")  # pydantic's own word for it is Python's
+        hint = did_you_mean(kind, LAYER_BY_KIND) if isinstance(kind, str) else ""
+        return f"{place}.kind: found {show(kind)}, expected a layer kind{hint}"
     message = problem["msg"].removeprefix("Input ").removeprefix("should be ")
     return f"{place}: found {show(problem['input'])}, expected {message[0].lower() + message[1:]}"
 

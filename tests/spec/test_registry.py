@@ -106,6 +106,7 @@ def test_a_users_directory_adds_and_overrides(tmp_path: Path, monkeypatch: pytes
             ("full_attention", "full_atention"),
             "blocks.attention.kind: found 'full_atention', expected a layer kind; nearest: full_attention",
         ),
+        (("kind: full_attention", "kind: null"), "blocks.attention.kind: found null, expected a layer kind"),
         (("4 x attention", "4 x atention"), "names block 'atention', expected one of attention"),
         (("4 x attention", "4 times attention"), "expected a run such as '80 x attention'"),
         (("4 x attention", "999999 x attention"), "expected 1 to 10000"),
@@ -149,6 +150,29 @@ def test_two_models_cannot_share_a_name(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN_MODEL + "---\n" + OWN_MODEL.replace("own-model", "other"))
     with pytest.raises(InputError, match="'mine' names both own-model and other"):
         Registry([tmp_path])
+
+
+def test_two_models_cannot_share_an_id(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(OWN_MODEL.replace("aliases: [mine]\n", ""))
+    with pytest.raises(InputError, match="id: found 'own-model' twice"):
+        Registry([tmp_path])
+
+
+def test_lint_finds_what_a_valid_file_hides(tmp_path: Path) -> None:
+    block = "  attention: {kind: full_attention, query_heads: 8, kv_heads: 2, head_dim: 64}\n"
+    texts = {
+        "a.yaml": "# nothing yet\n",
+        "b.yaml": OWN_MODEL,
+        "c.yaml": OWN_MODEL.replace(block, block + "  spare: {kind: no_cache, role: mlp}\n"),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    problems = lint_specs(sorted(tmp_path.glob("*.yaml")), None).problems
+    assert ["no model" in problems[0], "which b.yaml has too" in problems[1], "blocks.spare" in problems[2]] == [
+        True
+    ] * 3
+    assert len(problems) == 3
 
 
 def test_a_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

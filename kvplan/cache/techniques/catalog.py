@@ -17,7 +17,7 @@ from kvplan.cache.techniques import (
     windows,
 )
 from kvplan.cache.techniques.base import Technique
-from kvplan.errors import InputError, did_you_mean, show
+from kvplan.errors import InputError, did_you_mean_name, show
 
 _MODULES = (
     heads, sharing, windows, latent, recurrent, compressed,
@@ -42,6 +42,5 @@ def find_technique(name: str) -> Technique:
         if wanted in (technique.name, str(technique.number)):
             return technique
     names = [technique.name for technique in TECHNIQUES]
-    raise InputError(
-        f"technique: found {show(name)}, expected one of {', '.join(names)}{did_you_mean(wanted, (*names, *_ALIASES))}"
-    )
+    hint = did_you_mean_name(wanted, {each: each for each in names} | _ALIASES)
+    raise InputError(f"technique: found {show(name)}, expected one of {', '.join(names)}{hint}")
