@@ -89,6 +89,7 @@ UNDECIDED = {
     "an early Falcon that tells no KV heads": (
         {"model_type": "RefinedWeb", "hidden_size": 1024, "n_layer": 4, "n_head": 8}, "n_head_kv", "multi_query",
     ),
+    "latents where K and V are convolved": ({**MLA, "model_type": "inkling", "sliding_window": None}, "kv_lora_rank"),
     "Jamba without its period": ({**PLAIN, "model_type": "jamba"}, "attn_layer_period"),
     "state heads that don't divide": (
         {**PLAIN, "model_type": "granitemoehybrid", "layer_types": ["mamba"] * 4, "mamba_n_heads": 7, "mamba_expand": 2,

@@ -350,7 +350,9 @@ def beside(fields: Fields, mixer: SingleLayer) -> tuple[SingleLayer, ...]:
     what = fields.family.beside
     if what == "linear":
         return (states.linear(fields),)
-    query, kv, width = (getattr(mixer, name) for name in ("query_heads", "kv_heads", "head_dim"))
+    if not isinstance(mixer, FullAttention | SlidingWindow | ChunkedAttention):
+        raise fields.unsupported("kv_lora_rank is set, but its convolutions run over K and V heads")
+    query, kv, width = mixer.query_heads, mixer.kv_heads, mixer.head_dim
     hidden = fields.need("the hidden width", *WIDTH)
     if what == "streams":  # Inkling: K, V and two streams of the residual are convolved
         if not fields.flag("use_sconv", default=True):
