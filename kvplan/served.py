@@ -134,7 +134,7 @@ def _joined(base: Estimate, serving: Serving, per_gpu: int, notes: Sequence[str]
     kept |= {
         "verdict": verdict(serving, base.model.id),
         "context_source": f"the length {serving.engine.name} plans for",
-        "assumptions": (*base.assumptions, *serving.assumptions),
+        "assumptions": tuple(dict.fromkeys((*base.assumptions, *serving.assumptions))),
         "warnings": (*base.warnings, *serving.warnings, *notes),
     }
     return ServedEstimate(

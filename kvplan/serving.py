@@ -266,13 +266,25 @@ def verdict(serving: Serving, model: str) -> str:
     engine = serving.engine
     where = f"{engine.name} {engine.version}"
     if engine.refused is not None:
+        beyond = _weights_beyond(serving.budget)
+        if beyond:
+            return f"{model} would NOT start on {where}: {beyond}."
         needed, have = gib(engine.refused.needed_bytes), gib(max(0, engine.refused.available_bytes))
-        return (
-            f"{model} would NOT start on {where}: one request of {tokens(engine.max_model_len)} tokens needs {needed} "
-            f"of KV cache a worker and {have} are available."
-        )
+        # Some engines refuse for less than a whole request: a pool without a single token, say.
+        whole = engine.refused.needed_bytes == engine.needed_bytes_one_request
+        what = f"one request of {tokens(engine.max_model_len)} tokens needs" if whole else "a start needs at least"
+        return f"{model} would NOT start on {where}: {what} {needed} of KV cache a worker and {have} are available."
     count, concurrency = tokens(engine.capacity_tokens or 0), engine.max_concurrency or 0
     return (
         f"{model} on {where} holds {count} tokens of KV cache: {concurrency:.2f} requests of "
         f"{tokens(engine.max_model_len)} tokens at once."
     )
+
+
+def _weights_beyond(budget: Budget | None) -> str | None:
+    if budget is None:
+        return None
+    size = max((term.nominal for stage in budget.stages for term in stage.terms if term.name == "weights"), default=0)
+    if size <= budget.total_bytes:
+        return None
+    return f"the weights take {gib(size)} of a GPU that has {gib(budget.total_bytes)}"

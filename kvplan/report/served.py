@@ -82,7 +82,9 @@ def _sizes(console: Console, answer: ServedEstimate) -> None:
     rows.add_row("reserved", f"{both(engine.reserved_bytes_one_request)} a rank, by {engine.name}'s rules")
     rows.add_row("available", " / ".join(both(size) for size in engine.available_bytes))
     if engine.refused is not None:
-        rows.add_row("refused", f"needs {both(engine.refused.needed_bytes)}")
+        whole = engine.refused.needed_bytes == engine.needed_bytes_one_request
+        least = "one request needs" if whole else "a start needs at least"
+        rows.add_row("refused", f"{least} {both(engine.refused.needed_bytes)}")
         longest = engine.refused.estimated_max_model_len
         rows.add_row("longest that fits", f"{tokens(longest)} tokens" if longest else "none")
     for line in engine.log_lines:

@@ -116,7 +116,7 @@ def _answer(sizes: Sizes, name: str) -> EngineAnswer:
         needed_bytes_one_request=needed,
         reserved_bytes_one_request=needed,
         groups=_groups(sizes),
-        log_lines=_log_lines(sizes, full, window, requests),
+        log_lines=() if refused else _log_lines(sizes, full, window, requests),
         refused=refused,
         estimated_max_model_len=full or None,
         settings=_settings(sizes, requests),

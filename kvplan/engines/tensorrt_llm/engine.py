@@ -223,7 +223,7 @@ class _Pools:
             needed_bytes_one_request=needed,
             reserved_bytes_one_request=needed,
             groups=self.groups(),
-            log_lines=self.log_lines(main, blocks),
+            log_lines=() if refused else self.log_lines(main, blocks),
             refused=refused,
             estimated_max_model_len=blocks * self.block or None,
             settings=self.options.settings,
