@@ -77,6 +77,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     from kvplan.answers import advise, compare, explain, techniques
     from kvplan.check import expectations, verdicts
     from kvplan.evidence import audit, difference
+    from kvplan.planner import answer as plan_answer
+    from kvplan.planner import fit, request
+    from kvplan.planner.sweep import study
     from kvplan.simulator import scenario
 
     return {
@@ -89,7 +92,11 @@ def schemas() -> dict[str, dict[str, Any]]:
         "estimate": estimator.json_schema(),
         "estimate-engine": served.json_schema(),
         "explain": explain.json_schema(),
+        "plan": plan_answer.json_schema(),
+        "plan-fit": fit.json_schema(),
+        "plan-request": request.json_schema(),
         "scenario": scenario.json_schema(),
+        "study": study.json_schema(),
         **techniques.json_schemas(),
     }
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from random import Random
 
@@ -42,20 +43,20 @@ class Demand:
     bursts: float
     rows: tuple[Row, ...]
 
-    @property
+    @cached_property
     def prompt(self) -> float:
         return statistics.fmean(row.prompt for row in self.rows)
 
-    @property
+    @cached_property
     def fresh(self) -> float:
         """Prompt tokens that must be computed."""
         return statistics.fmean(row.prompt - row.reused for row in self.rows)
 
-    @property
+    @cached_property
     def output(self) -> float:
         return statistics.fmean(row.output for row in self.rows)
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """The most tokens that a request has stored at its end."""
         return max(row.prompt + row.output for row in self.rows)

@@ -52,7 +52,7 @@ def request_of(flags: Flags, models: str | None, base: Mapping[str, Any] | None,
     document: dict[str, Any] = {} if base is None else dict(base)
     if models is not None:
         document["models"] = models.split(",")
-    elif "models" not in document and "model" not in document:
+    elif "models" not in document:
         raise InputError("plan: found no model, expected a model or a plan file such as `kvplan plan llama-3.1-8b ...`")
     workload = _workload(flags)
     if workload is not None:

@@ -19,9 +19,13 @@ def _list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) or value is None else [value]
 
 
-Tokens = Annotated[int, BeforeValidator(_tokens), Field(ge=1, le=10**12)]
-Sizes = Annotated[tuple[Count, ...], BeforeValidator(_list), Field(min_length=1)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_list), Field(min_length=1)]
+Tokens = Annotated[int, BeforeValidator(_tokens, json_schema_input_type=int | str), Field(ge=1, le=10**12)]
+Sizes = Annotated[
+    tuple[Count, ...], BeforeValidator(_list, json_schema_input_type=tuple[Count, ...] | Count), Field(min_length=1)
+]
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(_list, json_schema_input_type=tuple[str, ...] | str), Field(min_length=1)
+]
 
 #: What a plan may be forbidden, and what that rules out.
 FORBIDDEN = {
@@ -92,7 +96,9 @@ class PlanRequest(Part):
     gpus: Names | None = None
     prices: dict[str, Offer] | None = None
     search: Space = Space()
-    forbid: Annotated[tuple[Forbidden, ...], BeforeValidator(_list)] = ()
+    forbid: Annotated[
+        tuple[Forbidden, ...], BeforeValidator(_list, json_schema_input_type=tuple[Forbidden, ...] | Forbidden)
+    ] = ()
     max_gpus: Annotated[int, Field(ge=1, le=4096)] = 64
     max_cost_per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_model_len: Tokens | None = None
@@ -109,9 +115,6 @@ class PlanRequest(Part):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "model" in value and "models" not in value:
-            value = {**value, "models": value["model"]}
-            del value["model"]
         if isinstance(value, dict) and isinstance(value.get("prices"), dict):
             prices = {
                 key: {"per_gpu_hour": price} if isinstance(price, (int, float)) else price
@@ -132,4 +135,7 @@ class PlanRequest(Part):
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a plan file."""
     schema = PlanRequest.model_json_schema()
+    law, offer = schema["$defs"]["Law"], schema["$defs"]["Offer"]
+    schema["$defs"]["Law"] = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, law]}
+    schema["$defs"]["Offer"] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, offer]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "kvplan plan request"}

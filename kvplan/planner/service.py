@@ -26,6 +26,8 @@ from kvplan.record import record
 #: Rows that stand for all when attention of prefills is averaged.
 TYPICAL = 64
 STEPS = 40
+#: Deviations of a Poisson number of requests beyond which a few in 10^5 arrivals find all slots taken.
+SPARE = 5.0
 
 
 @record
@@ -238,7 +240,9 @@ class Service:
             busy = rate * service * lines
             if busy >= servers:
                 return Latency(math.inf, math.inf, math.inf, batch * self.streams, max(load, busy / servers), False)
-            waited = queueing.ggc_wait_quantile(share, servers, busy, service, bursts, 1.0)
+            # With so many slots to spare nobody waits, and Erlang's recursion over thousands of slots is saved.
+            spare = busy + SPARE * math.sqrt(busy) < servers
+            waited = 0.0 if spare else queueing.ggc_wait_quantile(share, servers, busy, service, bursts, 1.0)
         sooner, later = (self._first(share, servers, queue, one, worst) for servers in (lines, 1))
         # The router counts requests, not the tokens they still compute: the more prompts differ, the less it helps.
         weight = (1.0 + min(1.0, work.variation)) / 2.0
