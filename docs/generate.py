@@ -25,9 +25,9 @@ Exit codes: 0 answered and fits, 1 does not fit (or a lint found problems), 2 us
 3 architecture not supported. An error is one sentence on stderr; stdout carries the answer and nothing else.
 
 Commands read the files they are given and write none but those named by `--output`, `--plot`, `--csv`, `--markdown` and
-`--record`, and `kvplan models index`, which writes `index.json` into the directory it is given, and `kvplan check`, which
-keeps its answers in the user's cache folder. The network is used only with `--hub`, which honours `HF_ENDPOINT` and
-`HF_TOKEN`.
+`--record`, and `kvplan models index`, which writes `index.json` into the directory it is given, and `kvplan check`,
+which keeps its answers in the user's cache folder. The network is used only with `--hub`, which honours `HF_ENDPOINT`
+and `HF_TOKEN`.
 """
 
 

@@ -44,6 +44,7 @@ TABLE: dict[str, Entry] = {
     "models": Entry("models", "app", KNOW),
     "gpus": Entry("gpus", "app", KNOW),
     "techniques": Entry("techniques", "app", KNOW),
+    "doctor": Entry("doctor", "doctor", KNOW),
     "report": Entry("report", "report", SHARE),
     "serve": Entry("serve", "serve", SHARE),
     "mcp": Entry("mcp", "mcp", SHARE),

@@ -14,7 +14,7 @@ from kvplan.units import both, gib
 def print_gpus(devices: Sequence[Accelerator]) -> None:
     """Print one line a device."""
     table = plain_table("slug", "name")
-    table.columns[0].min_width = max((len(device.slug) for device in devices), default=0)
+    table.columns[0].no_wrap = True
     for heading in ("memory", "GB/s", "bf16 TFLOPs"):
         table.add_column(heading, justify="right", no_wrap=True)
     for device in devices:

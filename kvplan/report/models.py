@@ -12,7 +12,7 @@ from kvplan.units import counted, tokens
 def print_models(rows: Sequence[tuple[ModelSpec, list[str]]]) -> None:
     """Print one line a model: id, layers, context limit, traits."""
     table = plain_table("model")
-    table.columns[0].min_width = max((len(spec.id) for spec, _ in rows), default=0)
+    table.columns[0].no_wrap = True
     for heading in ("layers", "context"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("traits", overflow="fold")
