@@ -216,7 +216,9 @@ def _distinct(path: Path, items: tuple[Placed, ...]) -> None:
 
 
 def _refusal(path: Path, node: YamlNode, error: ValidationError) -> InputError:
-    first = error.errors()[0]
+    errors = error.errors()
+    # A misspelt key is told before the one that it leaves missing.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     place = [part for part in first["loc"] if isinstance(part, int) or part in _FIELDS or first["type"] != "missing"]
     line, names = _line_of(node, place), ".".join(str(part) for part in first["loc"] if part != "Hardware") or "file"
     where = f"{path}: line {line}: {names}"

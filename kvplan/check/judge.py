@@ -20,6 +20,7 @@ from kvplan.record import record
 from kvplan.units import gib
 
 DEFAULT_TOLERANCE = 2.0
+NOTHING_HELPS = "nothing found: no single change of a flag makes it hold"
 
 
 @record
@@ -193,7 +194,7 @@ def _failed(
     assert metric is not None
     rule = _rule(figures, condition)
     by = _missing(figures) if metric.unit == "truth" else difference(metric, got, condition.value)
-    change = remedy.text if remedy else "no single change of a flag was found that makes it hold"
+    change = remedy.text if remedy else NOTHING_HELPS
     if rule == "weights-over-budget" and (more := what_would_start(figures)):
         change = f"{change}; {more}"
     place = subject.lines.get(remedy.flag) if remedy else None

@@ -156,6 +156,8 @@ def spelt(metric: Metric, value: float) -> str:
 def difference(metric: Metric, got: float, asked: float) -> str:
     """How far a figure is from the one asked for: `short by 1,024 tokens (2.1 %)`."""
     gap = abs(got - asked)
+    if metric.unit == "seconds":
+        gap = round(gap, 9)  # simulated times are whole nanoseconds
     share = f" ({gap / asked:.1%})" if asked else ""
     return f"{'short by' if got < asked else 'over by'} {spelt(metric, gap)}{share}"
 

@@ -60,7 +60,7 @@ def _paragraph(verdict: Verdict) -> list[str]:
         lines.append(f"       expected at {verdict.stated_file}:{verdict.stated_line}")
     parts = [
         ("expected", verdict.expected), ("got", f"{verdict.got}{f', {verdict.by}' if verdict.by else ''}"),
-        ("because", verdict.blame), ("would pass", verdict.change),
+        ("because", verdict.blame), ("change", verdict.change),
     ]  # fmt: skip
     if verdict.status == "fail" and verdict.expected:
         return [*lines, *(f"       {label:<10} {said}" for label, said in parts if said)]
