@@ -28,7 +28,11 @@ def replay(
     time_unit: Annotated[str | None, typer.Option(help="Unit of the time column: s, ms or us.")] = None,
     limit: Annotated[int | None, typer.Option(help="Read only the first rows.")] = None,
     split: Annotated[
-        bool, typer.Option("--split", help="Split the misses against an offline optimum that knows the future.")
+        bool,
+        typer.Option(
+            "--split",
+            help="Split the misses against an offline optimum that knows the future (also with --policy optimal).",
+        ),
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the hit-rate curve into this PNG or SVG file.")] = None,
     as_json: JSON_OPTION = False,
@@ -49,7 +53,15 @@ def replay(
             raise InputError(f"--policy: found {show(name)}, expected one of {', '.join(POLICIES)}{hint}")
     policies = [known for name in names for known in POLICIES if known == name]
     opened = open_trace(trace, trace_format, time_unit, block_size, limit)
-    rows = run(opened, parse_capacities(capacity), policies, orders[0], split)
+    capacities = parse_capacities(capacity)
+    if plot is not None:
+        from kvplan.report.plotting import new_figure
+
+        new_figure(plot, 1, 1)  # a name that can't be drawn into is refused before the run
+    split = split or "optimal" in policies
+    rows = run(opened, capacities, policies, orders[0], split)
+    hidden = {"requests", "partial"} | ({"misses"} if not split else set())
+    partial = any(row.partial for row in rows)
     if plot is not None:
         from kvplan.report.simulate_plot import plot_hit_rates
 
@@ -62,10 +74,13 @@ def replay(
                 "trace": trace.name,
                 "block_tokens": opened.block_size,
                 "requests": rows[0].requests,
-                "rows": [{key: value for key, value in asdict(row).items() if key != "requests"} for row in rows],
+                "partial": partial,
+                "rows": [{key: value for key, value in asdict(row).items() if key not in hidden} for row in rows],
             }
         )
-        return
-    from kvplan.report.simulate import print_replay
+    else:
+        from kvplan.report.simulate import print_replay
 
-    print_replay(rows, opened.block_size or 0)
+        print_replay(rows, opened.block_size or 0)
+    if partial:
+        raise typer.Exit(130)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,8 +13,13 @@ from kvplan.errors import InputError, show
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A scenario file; see docs/schemas/scenario.schema.json.")],
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="A scenario file (docs/schemas/scenario.schema.json), or a shipped one such as chat-one-h100."
+        ),
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Only check the file and what it names.")] = False,
     vary: Annotated[
         list[str] | None, typer.Option(help="Compare settings: kv-cache-dtype=bf16,fp8; repeat for combinations.")
     ] = None,
@@ -29,64 +34,103 @@ def simulate(
         float | None, typer.Option(help="Multiply the rate of a trace or of synthetic arrivals.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Take only the first requests.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Step times from a device profile that `kvplan validate` wrote.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw pool, queue and latencies into this PNG or SVG file.")] = None,
-    events: Annotated[Path | None, typer.Option(help="Write every event as JSON lines.")] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="Write every event: JSON lines, or a Chrome trace into a name ending in .json.")
+    ] = None,
     requests: Annotated[Path | None, typer.Option(help="Write one CSV row a request.")] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Simulate a workload on an engine: pool, reuse, preemption, and what users wait."""
     from kvplan.simulator import study
 
-    document = study.load_document(scenario)
+    path = study.find_scenario(scenario)
+    document = study.load_document(path)
     common = study.scaled(document, scale_rate, limit)
-    if check:
-        study.changed(document, scenario, common)
-        print_json({"scenario": str(scenario), "valid": True}) if as_json else print(f"{scenario}: valid")
-        return
-    if fit is not None:
-        _fit(study.changed(document, scenario, []), scenario, fit, fit_rows, as_json)
-        return
-    if find is not None:
-        _find(study, document, scenario, find, slo, as_json)
-        return
-    if slo is not None:
+    if profile is not None:
+        common.append(("step_time.profile", str(profile.resolve())))
+    modes = {"--check": check, "--fit": fit is not None, "--find": find is not None}
+    runs_only = {"--vary": vary, "--seeds": seeds > 1, "--plot": plot, "--events": events, "--requests": requests}
+    _one_of(modes, runs_only)
+    if slo is not None and find is None:
         raise InputError("--slo: found it without --find, expected --find max-rate beside it")
-    combinations = study.parse_vary(vary or [])
+    if check:
+        study.check(study.changed(document, path, common), path)
+        print_json({"scenario": str(path), "valid": True}) if as_json else print(f"{path}: valid")
+    elif fit is not None:
+        _fit(study.changed(document, path, common), path, fit, fit_rows, as_json)
+    elif find is not None:
+        _find(study, study.with_settings(document, common), path, find, slo, as_json)
+    else:
+        combinations = study.parse_vary(vary or [])
+        changes = [[*common, *settings] for settings in combinations for _ in range(seeds)]
+        if seeds > 1:
+            for number, settings in enumerate(changes):
+                settings.append(("seed", int(document.get("seed", 0)) + number % seeds))
+        named = [dict(settings) for settings in combinations for _ in range(seeds)]
+        _runs(study, document, path, changes, named, Files(plot, events, requests), seeds, as_json)
+
+
+class Files(NamedTuple):
+    """Where to write what a single run shows."""
+
+    plot: Path | None
+    events: Path | None
+    requests: Path | None
+
+
+def _one_of(modes: dict[str, bool], runs_only: dict[str, Any]) -> None:
+    """Refuse what would be ignored: two modes at once, or options of plain runs beside a mode."""
+    chosen = [name for name, given in modes.items() if given]
+    extra = [*chosen[1:], *(name for name, given in runs_only.items() if given)]
+    if chosen and extra:
+        raise InputError(f"{extra[0]}: found it beside {chosen[0]}, expected one of them")
+
+
+def _runs(
+    study: Any, document: dict[str, Any], path: Path, changes: list[list[tuple[str, Any]]],
+    named: list[dict[str, Any]], files: Files, seeds: int, as_json: bool,
+) -> None:  # fmt: skip
+    if len(changes) > 1 and any(files):
+        name = next(name for name, given in zip(Files._fields, files, strict=True) if given)
+        raise InputError(f"--{name}: found {len(changes)} runs to write, expected one (no --vary, no --seeds)")
+    scenarios = [study.changed(document, path, settings) for settings in changes]
+    if files.plot is not None:
+        from kvplan.report.plotting import new_figure
+
+        new_figure(files.plot, 1, 1)  # a name that can't be drawn into is refused before the run
     runs: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        outputs = _outputs(study, stack, events, requests, as_json)
-        for settings in combinations:
-            for seed in range(seeds):
-                changes = [*common, *settings]
-                if seeds > 1:
-                    changes.append(("seed", int(document.get("seed", 0)) + seed))
-                result = study.run(study.changed(document, scenario, changes), scenario, outputs)
-                runs.append({"settings": dict(settings), **result})
-                if result["partial"]:
-                    break
-            if runs and runs[-1]["partial"]:
+        outputs = _outputs(study, stack, files, scenarios[0].workload.requests, as_json)
+        for scenario, settings in zip(scenarios, named, strict=True):
+            runs.append({"settings": settings, **study.run(scenario, path, outputs)})
+            if runs[-1]["partial"]:
                 break
-    if plot is not None and outputs.last is not None:
+    if files.plot is not None and outputs.last is not None:
         from kvplan.report.simulate_plot import plot_run
 
-        plot_run(outputs.last.metrics, plot)
+        plot_run(outputs.last.metrics, files.plot)
     _show(study, runs, seeds, as_json)
     if runs[-1]["partial"]:
         raise typer.Exit(130)
 
 
-def _outputs(study: Any, stack: ExitStack, events: Path | None, requests: Path | None, as_json: bool) -> Any:
+def _outputs(study: Any, stack: ExitStack, files: Files, total: int | None, as_json: bool) -> Any:
     from kvplan.report.simulate import Progress
 
-    outputs = study.Outputs()
-    for path, name in ((events, "events"), (requests, "requests")):
+    outputs = study.Outputs(chrome=files.events is not None and files.events.suffix.lower() == ".json")
+    for name in ("events", "requests"):
+        path: Path | None = getattr(files, name)
         if path is None:
             continue
         try:
             setattr(outputs, name, stack.enter_context(path.open("w", encoding="utf-8")))
         except OSError as error:
             raise InputError(f"--{name}: can't write {path} ({error.strerror}), expected a writable place") from None
-    progress = stack.enter_context(Progress())
+    progress = stack.enter_context(Progress(total))
     outputs.progress = progress.update if progress.shown and not as_json else None
     return outputs
 
@@ -104,17 +148,18 @@ def _fit(scenario: Any, path: Path, measured: Path, rows: int, as_json: bool) ->
 
 
 def _find(study: Any, document: dict[str, Any], path: Path, find: str, slo: str | None, as_json: bool) -> None:
+    from kvplan.report.simulate import Progress, print_max_rate
+
     if find != "max-rate":
         raise InputError(f"--find: found {show(find)}, expected max-rate")
     if slo is None:
         raise InputError("--find: found no limits, expected --slo such as ttft_p99=2s,tpot_p99=50ms")
-    found = study.find_max_rate(document, path, study.parse_limits(slo))
-    if as_json:
-        print_json(found)
-        return
-    from kvplan.report.simulate import print_max_rate
-
-    print_max_rate(found)
+    with Progress(document["workload"].get("requests")) as progress:
+        shown = progress.update if progress.shown and not as_json else None
+        found = study.find_max_rate(document, path, study.parse_limits(slo), shown)
+    print_json(found) if as_json else print_max_rate(found)
+    if found["partial"]:
+        raise typer.Exit(130)
 
 
 def _show(study: Any, runs: list[dict[str, Any]], seeds: int, as_json: bool) -> None:

@@ -31,6 +31,8 @@ def print_replay(rows: Sequence[ReplayRow], block: int) -> None:
         lost = (misses.never_reusable_blocks, misses.lost_to_capacity_blocks, misses.lost_to_policy_blocks)
         table.add_row(row.policy, size, *rates, f"{row.hit_blocks:,}", *(f"{count:,}" for count in lost))
     console = stdout()
+    if any(row.partial for row in rows):
+        console.print("PARTIAL: interrupted before the end")
     console.print(table)
     first = rows[0]
     order = first.touch_order.replace("_", "-")
@@ -48,9 +50,9 @@ def print_replay(rows: Sequence[ReplayRow], block: int) -> None:
 
 
 LABELS = {
-    "stable": "stable: the queue does not grow",
+    "stable": "stable: work does not pile up",
     "backlogged": "backlogged: a queue is left, the figures are of this run alone",
-    "overloaded": "OVERLOADED: the queue grows as long as requests arrive; the figures are this run's, not steady",
+    "overloaded": "OVERLOADED: work piles up as long as requests arrive; the figures are this run's, not steady",
 }
 
 
@@ -86,6 +88,11 @@ def print_run(result: Mapping[str, Any]) -> None:
         console.print(
             f"pool {pool['mean_use']:.1%} used on average, {pool['peak_use']:.1%} at the peak of {pool['blocks']:,} "
             f"blocks; {pool['mean_running']:,.1f} requests running on average; {pool['steps']:,} steps"
+        )
+    if step := result.get("decode_step"):
+        console.print(
+            f"a decode step of {step['running']:,} requests at {step['context_tokens']:,} tokens: "
+            f"{_time(step['calibrated_s'])} calibrated, {_time(step['roofline_s'])} by the bare roofline"
         )
     for tier in result.get("tiers", ()):
         console.print(
@@ -143,7 +150,10 @@ def print_max_rate(found: Mapping[str, Any]) -> None:
     """The greatest rate, and every rate that was tried."""
     console = stdout()
     limits = ", ".join(f"{name} <= {_time(value)}" for name, value in found["limits"].items())
-    console.print(f"at most {found['max_rate']:.4g} {found['unit']} meet {limits}; {found['too_much']:.4g} don't")
+    if found["partial"]:
+        console.print("PARTIAL: interrupted before the greatest rate was settled")
+    beyond = f"{found['too_much']:.4g} don't" if found["too_much"] is not None else "no rate was found that doesn't"
+    console.print(f"at most {found['max_rate']:.4g} {found['unit']} meet {limits}; {beyond}")
     table = plain_table(found["unit"])
     for heading in ("meets", "state", "TTFT p99", "TPOT p99", "tokens/s"):
         table.add_column(heading, justify="right")
@@ -172,10 +182,16 @@ def print_fit(found: Mapping[str, Any]) -> None:
 
 
 class Progress:
-    """A line on stderr with simulated time and finished requests; on a terminal only, and gone at the end."""
+    """A bar on stderr with simulated time and finished requests; on a terminal only, and gone at the end.
 
-    def __init__(self) -> None:
+    `total` is how many requests a run has, None where that isn't known.
+    """
+
+    WIDTH = 30
+
+    def __init__(self, total: int | None = None) -> None:
         self.shown = sys.stderr.isatty()
+        self.total = total
         self._wrote = False
 
     def __enter__(self) -> Progress:
@@ -184,7 +200,11 @@ class Progress:
     def update(self, finished: int, ticks: int) -> None:
         """Called now and then with the requests finished and the simulated time in 10^-18 s."""
         self._wrote = True
-        sys.stderr.write(f"\r\x1b[Ksimulated {ticks / 1e18:,.1f} s, {finished:,} requests done")
+        done, bar = f"{finished:,}", ""
+        if self.total:
+            filled = min(self.WIDTH, self.WIDTH * finished // self.total)
+            done, bar = f"{finished:,} of {self.total:,}", f"[{'#' * filled}{'.' * (self.WIDTH - filled)}] "
+        sys.stderr.write(f"\r\x1b[K{bar}{done} requests done, {ticks / 1e18:,.1f} s simulated")
         sys.stderr.flush()
 
     def __exit__(self, *_: object) -> None:

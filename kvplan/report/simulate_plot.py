@@ -6,35 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvplan.errors import InputError, show
-from kvplan.files import write_atomic
+from kvplan.report.plotting import GREY, PALETTE, new_figure, save, style
 
 if TYPE_CHECKING:
     from kvplan.simulator.metrics import Metrics
     from kvplan.simulator.replay import ReplayRow
 
 
-def _figure(rows: int, path: Path) -> tuple[Any, Any]:
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"--plot: found {show(path.name)}, expected a name ending in .png, .svg or .pdf")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("--plot: found no matplotlib, expected it installed: pip install 'kvplan-llm[plot]'") from None
-    figure = Figure(figsize=(8, 3 * rows), layout="constrained")
-    return figure, figure.subplots(rows, 1, squeeze=False)[:, 0]
-
-
-def _save(figure: Any, path: Path) -> None:
-    # The date is left out so that equal runs give equal files.
-    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-    kind = path.suffix.lower()[1:]
-    write_atomic(path, lambda temporary: figure.savefig(temporary, format=kind, metadata=metadata))
+def _axes(rows: int, path: Path) -> tuple[Any, Any]:
+    figure = new_figure(path, 8, 3 * rows)
+    axes = figure.subplots(rows, 1, squeeze=False)[:, 0]
+    for axis in axes:
+        style(axis)
+        axis.set_prop_cycle(color=PALETTE)
+    return figure, axes
 
 
 def plot_hit_rates(rows: Sequence[ReplayRow], path: Path) -> None:
     """Token hit rate against capacity, one line a policy; an unbounded cache is a dashed ceiling."""
-    figure, (axis,) = _figure(1, path)
+    figure, (axis,) = _axes(1, path)
     for policy in dict.fromkeys(row.policy for row in rows):
         points = sorted(
             (row.capacity_blocks, 100 * row.token_hit_rate)
@@ -44,18 +34,18 @@ def plot_hit_rates(rows: Sequence[ReplayRow], path: Path) -> None:
         if points:
             axis.plot([size for size, _ in points], [rate for _, rate in points], marker="o", label=policy)
     for row in [row for row in rows if row.capacity_blocks is None][:1]:
-        axis.axhline(100 * row.token_hit_rate, linestyle="--", color="grey", label="unbounded")
+        axis.axhline(100 * row.token_hit_rate, linestyle="--", color=GREY, label="unbounded")
     axis.set_xscale("log")
     axis.set_xlabel("capacity (blocks)")
     axis.set_ylabel("prompt tokens hit (%)")
     axis.set_ylim(bottom=0)
     axis.legend()
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_run(metrics: Metrics, path: Path) -> None:
     """Blocks in use and queue over time, and the distribution of the latencies."""
-    figure, (pool, queue, latency) = _figure(3, path)
+    figure, (pool, queue, latency) = _axes(3, path)
     times = [time for time, _, _, _ in metrics.series]
     pool.plot(times, [used for _, used, _, _ in metrics.series])
     pool.set_ylabel("blocks in use")
@@ -71,4 +61,4 @@ def plot_run(metrics: Metrics, path: Path) -> None:
     latency.set_xlabel("seconds")
     latency.set_ylabel("share of requests")
     latency.legend()
-    _save(figure, path)
+    save(figure, path)

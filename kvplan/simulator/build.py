@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kvplan.errors import InputError
+from kvplan.performance.factors import find_factors, with_profile
 from kvplan.performance.reads import TICKS
-from kvplan.performance.step import AffineStep, StepTime
+from kvplan.performance.step import AffineStep, StepTime, model_step
 from kvplan.simulator.engine import Engine
 from kvplan.simulator.laws import GroupLaw, Layout
 from kvplan.simulator.metrics import Metrics, Slos
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Setup:
     """What a scenario comes to: the engine's settings with its defaults, layout, step time, limits, and where the
-    figures are from."""
+    figures are from. `step_models` are the calibrated step time and the bare roofline, to be shown side by side."""
 
     engine: EngineSettings
     layout: Layout
@@ -43,6 +44,7 @@ class Setup:
     max_model_len: int
     says: tuple[str, ...]
     tiers: tuple[Tier, ...] = ()
+    step_models: tuple[StepTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def _setup(scenario: Scenario, folder: Path) -> Setup:
     block_bytes = 0
     plan: CachePlan | None = None
     techniques: Techniques | None = None
+    models: tuple[StepTime, ...] = ()
     if scenario.model is None:
         layout = Layout((GroupLaw("full", asked.block_size or 16),), asked.num_blocks or 0)
         max_len = asked.max_model_len or 1 << 40
@@ -131,14 +134,17 @@ def _setup(scenario: Scenario, folder: Path) -> Setup:
         step_time: StepTime = AffineStep(round((step.base or 0.0) * TICKS), per_sequence, step.kind)
         settings = replace(settings, emits=False)
     else:
-        assert plan is not None
+        assert plan is not None and scenario.hardware is not None
         step_time = _step_time(scenario, plan, device, folder, says)
+        other = "roofline" if step.kind == "calibrated" else "calibrated"
+        beside = model_step(plan, device, find_factors(device.slug, other), scenario.hardware.tensor_parallel)
+        models = (step_time, beside) if other == "roofline" else (beside, step_time)
     tiers = _tiers(scenario, techniques)
     if tiers and not (block_bytes and layout.shares_prefixes and asked.enable_prefix_caching):
         raise InputError("tiers: found a tier without prefix caching of full blocks, expected a full-attention model")
     for tier in tiers:
         says.append(f"tier {tier.name}: {tier.capacity:,} B behind {tier.bandwidth:,} B/s one way, shared fairly")
-    return Setup(asked, layout, step_time, settings, block_bytes, max_len, tuple(says), tiers)
+    return Setup(asked, layout, step_time, settings, block_bytes, max_len, tuple(says), tiers, models)
 
 
 def _tiers(scenario: Scenario, techniques: Techniques | None) -> tuple[Tier, ...]:
@@ -199,8 +205,6 @@ def _settings(asked: EngineSettings, block_bytes: int, max_len: int, techniques:
 
 def _step_time(scenario: Scenario, plan: CachePlan, device: Accelerator, folder: Path, says: list[str]) -> StepTime:
     from kvplan.hardware.profile import load_profile
-    from kvplan.performance.factors import find_factors, with_profile
-    from kvplan.performance.step import model_step
 
     step = scenario.step_time
     factors = find_factors(device.slug, step.kind)

@@ -62,6 +62,7 @@ class Engine:
         self.batch = Batch(layout, step_time)
         self.finished: list[Request] = []
         self.preemptions = 0
+        self.fullest = 0  # most blocks in use when one had to give way, which no step has seen
         self.blocked_on = ""
         #: members that have not written their first token yet
         self.fresh: list[Request] = []
@@ -231,6 +232,7 @@ class Engine:
                 self.fresh.remove(request)
             if blocks is not None:
                 request.own_blocks += blocks - self.layout.at_rest(request.stored)
+        self.fullest = max(self.fullest, self.pool.used)
         self.preemptions += 1
         request.preemptions += 1
         del self.running[request]

@@ -116,6 +116,8 @@ def _simulate(data: dict[str, Any], trace: dict[str, Any], scale: float, path: P
     done: list[Request] = []
     built.metrics.on_request = done.append
     built.simulation.run()
+    if built.simulation.partial:  # a fit on half a run is none
+        raise KeyboardInterrupt
     served = sorted((request for request in done if request.refused is None), key=lambda request: request.id)
     return [
         _timed(request.output, request.arrival / TICKS, request.first_token / TICKS, request.finished / TICKS)

@@ -32,16 +32,19 @@ class Slos:
 
 
 class Trend:
-    """How the queue grows over the arrivals: a straight line fitted as they come, and whether it explains them."""
+    """How the queue, and all that is in the system, grow over the arrivals: straight lines, and whether they explain
+    what was found."""
 
     def __init__(self) -> None:
         self.count = 0
         self.last = 0
         self.largest = 0
-        self._sums = [0, 0, 0, 0]
+        self._sums = [0, 0, 0]
+        self._points: list[tuple[int, int, int]] = []  # arrival's number and time, requests in the system
+        self._every = 1
 
-    def add(self, waiting: int) -> None:
-        """One arrival that finds `waiting` requests waiting."""
+    def add(self, waiting: int, present: int, time: int) -> None:
+        """One arrival at `time` that finds `waiting` requests waiting and `present` in the system."""
         x = self.count
         self.count += 1
         self.last = waiting
@@ -50,24 +53,51 @@ class Trend:
         sums[0] += waiting
         sums[1] += x * waiting
         sums[2] += waiting * waiting
+        if x % self._every == 0:
+            self._points.append((x, time, present))
+            if len(self._points) >= SERIES_POINTS:
+                self._points = self._points[::2]
+                self._every *= 2
 
-    def label(self) -> str:
-        """stable, backlogged (a queue is left that isn't growing steadily) or overloaded (it grows with time).
+    def label(self, residence: float) -> str:
+        """stable, backlogged (a queue is left that isn't growing steadily) or overloaded (it grows with time);
+        `residence` is the mean ticks of a request in the system.
 
-        Overloaded: the line rises by more than 2 % of a request an arrival, explains over half of the variance and
-        ends above ten waiting requests.
+        Overloaded: the line of those waiting rises by more than 2 % of a request an arrival, explains over half of the
+        variance and ends above ten; or the line of those in the system does so over the second half of the arrivals,
+        explains over 0.8 of it and rises by a quarter and twenty requests. The latter is only called a backlog in a run
+        too short to tell it from filling up: arrivals over less than three times `residence`.
         """
         n = self.count
-        if n < 20 or self.last <= 10:
+        if n < 20:
             return "stable"
-        sum_x, sum_xx = n * (n - 1) // 2, (n - 1) * n * (2 * n - 1) // 6
-        sum_y, sum_xy, sum_yy, _ = self._sums
-        var_x, cov, var_y = n * sum_xx - sum_x**2, n * sum_xy - sum_x * sum_y, n * sum_yy - sum_y**2
-        slope = cov / var_x
-        explained = cov * cov / (var_x * var_y) if var_y else 0.0
-        if slope > 0.02 and explained > 0.5:
+        sum_y, sum_xy, sum_yy = self._sums
+        slope, explained = _line(n, n * (n - 1) // 2, (n - 1) * n * (2 * n - 1) // 6, sum_y, sum_xy, sum_yy)
+        if self.last > 10 and slope > 0.02 and explained > 0.5:
             return "overloaded"
-        return "backlogged" if self.last > 3 * (sum_y / n) and self.last > 0.01 * n else "stable"
+        if self._fills_up():
+            span = self._points[-1][1] - self._points[0][1]
+            return "overloaded" if span >= 3 * residence else "backlogged"
+        left = self.last > 10 and self.last > 3 * (sum_y / n) and self.last > 0.01 * n
+        return "backlogged" if left else "stable"
+
+    def _fills_up(self) -> bool:
+        points = self._points[len(self._points) // 2 :]
+        if self.count < 100:
+            return False
+        xs, ys = [x for x, _, _ in points], [present for _, _, present in points]
+        slope, explained = _line(
+            len(xs), sum(xs), sum(x * x for x in xs), sum(ys),
+            sum(x * y for x, y in zip(xs, ys, strict=True)), sum(y * y for y in ys),
+        )  # fmt: skip
+        rise = slope * (xs[-1] - xs[0])
+        return slope > 0.02 and explained > 0.8 and rise > max(20.0, 0.25 * (sum(ys) / len(ys) - rise / 2))
+
+
+def _line(n: int, sum_x: int, sum_xx: int, sum_y: int, sum_xy: int, sum_yy: int) -> tuple[float, float]:
+    """Slope of the least-squares line, and the share of the variance that it explains."""
+    var_x, cov, var_y = n * sum_xx - sum_x**2, n * sum_xy - sum_x * sum_y, n * sum_yy - sum_y**2
+    return (cov / var_x, cov * cov / (var_x * var_y)) if var_x and var_y else (0.0, 0.0)
 
 
 class Metrics:
@@ -80,6 +110,7 @@ class Metrics:
         self.trend = Trend()
         self.arrived = self.finished = self.good = self.waited = 0
         self.refused: Counter[str] = Counter()
+        self._refusals = 0
         self.prompt_tokens = self.output_tokens = self.hit_tokens = self.tier_tokens = 0
         self.hit_series: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._hit_every = 1
@@ -147,12 +178,13 @@ class Metrics:
         self.arrived += 1
         if self.first_arrival is None:
             self.first_arrival = request.arrival
-        self.trend.add(waiting)
+        self.trend.add(waiting, self.arrived - 1 - self.finished - self._refusals, request.arrival)
         self.event("arrived", request.arrival, request, request.replica)
 
     def refuse(self, request: Request) -> None:
         """A request that can't be served at all, for `request.refused`."""
         self.refused[request.refused or "refused"] += 1
+        self._refusals += 1
         if self.on_request is not None:
             self.on_request(request)
 
@@ -189,6 +221,11 @@ class Metrics:
                 self.good += 1
         if self.on_request is not None:
             self.on_request(request)
+
+    @property
+    def stability(self) -> str:
+        """stable, backlogged or overloaded, as Trend.label says."""
+        return self.trend.label(self.sojourn / self.finished if self.finished else 0.0)
 
     @property
     def span(self) -> float:

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from kvplan.errors import InputError, show
@@ -39,7 +39,10 @@ class Misses:
 
 @dataclass(frozen=True)
 class ReplayRow:
-    """Hits at one capacity (None: unbounded). `last_half` counts the second half of the requests, cache warm."""
+    """Hits at one capacity (None: unbounded). `last_half` counts the second half of the requests, cache warm.
+
+    `partial`: the replay was interrupted, this row after `requests` of the requests or another one before it was begun.
+    """
 
     capacity_blocks: int | None
     policy: Policy
@@ -52,6 +55,7 @@ class ReplayRow:
     last_half_total_tokens: int
     requests: int
     misses: Misses | None = None
+    partial: bool = False
 
     @property
     def token_hit_rate(self) -> float:
@@ -74,7 +78,7 @@ def replay(
     """Replay `trace` at each capacity (in blocks, None is unbounded) under each policy, in that order of nesting.
 
     LRU at all capacities and every unbounded cache take one pass over the file together; the others need one pass in
-    memory each. Raises InputError for rows without ids.
+    memory each. An interruption leaves what was done so far, marked partial. Raises InputError for rows without ids.
     """
     block = trace.block_size
     if block is None:
@@ -83,13 +87,20 @@ def replay(
     if one_pass:
         return _one_pass(_prompts(trace), trace.count(), block, capacities, touch_order)
     prompts = list(_prompts(trace))
+    bound = list(_by_capacity(prompts, block, capacities, "optimal", touch_order)) if split else []
     found: list[ReplayRow] = []
-    bound = _by_capacity(prompts, block, capacities, "optimal", touch_order) if split or "optimal" in policies else []
-    for policy in policies:
-        if policy == "optimal":
-            found += bound
-        else:
-            found += _by_capacity(prompts, block, capacities, policy, touch_order)
+    try:
+        for policy in policies:
+            known = bound if policy == "optimal" and split else None
+            found.extend(known or ())
+            for row in () if known is not None else _by_capacity(prompts, block, capacities, policy, touch_order):
+                found.append(row)
+            if found[-1].partial:
+                return found
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return [replace(row, partial=True) for row in found]
     return _with_misses(found, bound, prompts, block, touch_order) if split else found
 
 
@@ -102,10 +113,10 @@ def _prompts(trace: Trace) -> Iterator[tuple[Sequence[int], int]]:
 
 def _by_capacity(
     prompts: Prompts, block: int, capacities: Sequence[int | None], policy: Policy, order: TouchOrder
-) -> list[ReplayRow]:
+) -> Iterator[ReplayRow]:
     if policy == "lru":
-        return _one_pass(prompts, len(prompts), block, capacities, order)
-    rows = []
+        yield from _one_pass(prompts, len(prompts), block, capacities, order)
+        return
     for capacity in capacities:
         if capacity is None:  # nothing is ever evicted, so every policy is the same
             row = _one_pass(prompts, len(prompts), block, [None], order)[0]
@@ -113,8 +124,7 @@ def _by_capacity(
         else:
             cache: _Cache = _Optimal(capacity, prompts) if policy == "optimal" else _CACHES[policy](capacity)
             hits = _walk(prompts, block, cache, order)
-        rows.append(_row(capacity, policy, order, hits, prompts))
-    return rows
+        yield _row(capacity, policy, order, hits, prompts)
 
 
 def _row(
@@ -139,34 +149,42 @@ def _one_pass(
     levels: dict[int, list[int]] = {}  # depth needed -> blocks, tokens, tokens of the last half
     total_blocks = total_tokens = late_tokens = 0
     half, backwards = count // 2, order == "last_to_first"
-    seen = 0
-    for index, (keys, tokens) in enumerate(prompts):
-        seen += 1
-        late = index >= half
-        total_blocks += len(keys)
-        total_tokens += tokens
-        late_tokens += tokens if late else 0
-        deepest, left = 0, tokens
-        for depth in stack.leading_depths(keys):
-            if depth > deepest:
-                deepest = depth
-            level = levels.get(deepest)
-            if level is None:
-                level = levels[deepest] = [0, 0, 0]
-            step = block if block <= left else left
-            left -= step
-            level[0] += 1
-            level[1] += step
-            if late:
-                level[2] += step
-        stack.touch(keys[::-1] if backwards else keys)
+    seen, partial = 0, False
+    try:
+        for keys, tokens in prompts:
+            late = seen >= half
+            deepest, left = 0, tokens
+            for depth in stack.leading_depths(keys):
+                if depth > deepest:
+                    deepest = depth
+                level = levels.get(deepest)
+                if level is None:
+                    level = levels[deepest] = [0, 0, 0]
+                step = block if block <= left else left
+                left -= step
+                level[0] += 1
+                level[1] += step
+                if late:
+                    level[2] += step
+            stack.touch(keys[::-1] if backwards else keys)
+            seen += 1
+            total_blocks += len(keys)
+            total_tokens += tokens
+            late_tokens += tokens if late else 0
+    except KeyboardInterrupt:
+        if not seen:
+            raise
+        partial = True
     if seen == 0:
         raise InputError("trace: found no request, expected at least one")
     sums = _cumulative(levels, capacities)
     return [
-        ReplayRow(capacity, "lru", order, blocks, total_blocks, tokens, total_tokens, late_hits, late_tokens, seen)
+        ReplayRow(
+            capacity, "lru", order, blocks, total_blocks, tokens, total_tokens, late_hits, late_tokens, seen,
+            partial=partial,
+        )
         for capacity, (blocks, tokens, late_hits) in zip(capacities, sums, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _cumulative(levels: dict[int, list[int]], capacities: Sequence[int | None]) -> list[tuple[int, int, int]]:
@@ -294,8 +312,6 @@ def _walk(prompts: Prompts, block: int, cache: _Cache, order: TouchOrder) -> tup
 def _with_misses(
     rows: list[ReplayRow], bound: list[ReplayRow], prompts: Prompts, block: int, order: TouchOrder
 ) -> list[ReplayRow]:
-    from dataclasses import replace
-
     reusable = _one_pass(prompts, len(prompts), block, [None], order)[0].hit_blocks
     best = {row.capacity_blocks: row.hit_blocks for row in bound}
     return [

@@ -28,7 +28,8 @@ DEFINITIONS = {
     "hit_rate_per_request": "mean over requests of the share of their prompt that was found",
     "throughput": "finished requests or tokens / (last departure - first arrival)",
     "stability": "overloaded: the queue found by arrivals grows by over 2 % of a request each, in a line that explains "
-    "over half of its variance; backlogged: a queue is left without such a line; else stable",
+    "over half of its variance, or all in the system do so to the end; backlogged: a queue is left without such a "
+    "line, or the run is too short to tell; else stable",
     "quantiles": f"nearest rank, exact up to {EXACT_VALUES:,} values and within {ACCURACY:.1%} beyond",
 }
 
@@ -36,7 +37,7 @@ DEFINITIONS = {
 def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
     """The document of a finished (or interrupted) run. No wall-clock time is in it: equal runs give equal bytes."""
     metrics = built.metrics
-    label = metrics.trend.label()
+    label = metrics.stability
     span = metrics.span
     document: dict[str, Any] = {
         "schema_version": 1,
@@ -90,6 +91,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
     else:
         document["pool"] = _pool(built)
         document["tiers"] = _tiers(built)
+        document["decode_step"] = _decode_step(built)
         document["scheduler_rules"] = RULE_SOURCES
     return document
 
@@ -110,6 +112,8 @@ def _pool(built: Built) -> dict[str, Any]:
     busy = metrics.busy_ticks or 1
     block = layout.groups[0].block
     mean_used = metrics.pool_ticks / busy
+    engines = [replica for replica in built.replicas if isinstance(replica, Engine)]
+    peak = max([metrics.peak_used, *(engine.fullest for engine in engines)])
     stored = metrics.stored_ticks / busy
     document = {
         "blocks": layout.blocks,
@@ -119,18 +123,32 @@ def _pool(built: Built) -> dict[str, Any]:
             {"kind": group.kind, "block_tokens": group.block, "window": group.window or None} for group in layout.groups
         ],
         "mean_used_blocks": mean_used,
-        "peak_used_blocks": metrics.peak_used,
+        "peak_used_blocks": peak,
         "mean_use": mean_used / layout.blocks if layout.blocks else 0.0,
-        "peak_use": metrics.peak_used / layout.blocks if layout.blocks else 0.0,
+        "peak_use": peak / layout.blocks if layout.blocks else 0.0,
         "mean_running": metrics.batch_ticks / busy,
         "peak_decoding": metrics.peak_batch,
         "steps": metrics.steps_taken,
-        "evicted_blocks": sum(replica.pool.evicted for replica in built.replicas if isinstance(replica, Engine)),
+        "evicted_blocks": sum(engine.pool.evicted for engine in engines),
     }
     if len(layout.groups) == 1 and not metrics.hit_tokens and not metrics.tier_tokens:
         document["mean_stored_tokens"] = stored
         document["waste"] = 1 - stored / (mean_used * block) if mean_used else 0.0
     return document
+
+
+def _decode_step(built: Built) -> dict[str, Any] | None:
+    """Seconds of one decode step of the run's mean batch, by the calibrated model and by the bare roofline."""
+    metrics = built.metrics
+    if not built.setup.step_models or not metrics.batch_ticks:
+        return None
+    running = max(1, round(metrics.batch_ticks / (metrics.busy_ticks or 1)))
+    context = max(1, round(metrics.stored_ticks / metrics.batch_ticks))
+    found: dict[str, Any] = {"running": running, "context_tokens": context}
+    for model in built.setup.step_models:
+        reads = max(model.least(running), running * model.reads.ticks(context))
+        found[f"{model.name}_s"] = (model.fixed(running, running, running) + reads) / TICKS
+    return found
 
 
 def _tiers(built: Built) -> list[dict[str, Any]]:

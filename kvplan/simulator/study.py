@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,9 @@ from typing import IO, Any
 from kvplan.errors import InputError, did_you_mean, show
 from kvplan.files import read_yaml
 from kvplan.performance.reads import TICKS
+from kvplan.resources import data_dir
 from kvplan.simulator.build import Built, build
+from kvplan.simulator.eventfiles import ChromeTrace, EventFile
 from kvplan.simulator.request import Request
 from kvplan.simulator.result import summary
 from kvplan.simulator.scenario import Scenario, change, parse_scenario
@@ -31,10 +33,12 @@ CSV_COLUMNS = (
 
 @dataclass
 class Outputs:
-    """Where single requests and events go while a run is under way; None: nowhere."""
+    """Where single requests and events go while a run is under way; None: nowhere. `chrome`: events as a trace for
+    Chrome's and Perfetto's viewers."""
 
     requests: IO[str] | None = None
     events: IO[str] | None = None
+    chrome: bool = False
     progress: Callable[[int, int], None] | None = None
     last: Built | None = field(default=None)
 
@@ -46,7 +50,9 @@ def run(scenario: Scenario, path: Path, outputs: Outputs | None = None) -> dict[
     if outputs.requests is not None:
         outputs.requests.write(",".join(CSV_COLUMNS) + "\n")
         built.metrics.on_request = lambda request: _write_request(outputs.requests, request)
-    events = EventFile(outputs.events) if outputs.events is not None else None
+    events = None
+    if outputs.events is not None:
+        events = ChromeTrace(outputs.events) if outputs.chrome else EventFile(outputs.events)
     if events is not None:
         built.metrics.on_event = events.add
     built.simulation.run()
@@ -54,6 +60,24 @@ def run(scenario: Scenario, path: Path, outputs: Outputs | None = None) -> dict[
         events.close()
     outputs.last = built
     return summary(built, scenario, scenario.name or path.name)
+
+
+def check(scenario: Scenario, path: Path) -> None:
+    """Build a scenario without running it. Raises InputError for what doesn't go together, fit or exist."""
+    build(scenario, path.parent)
+
+
+def find_scenario(name: str) -> Path:
+    """A scenario file, or the shipped one of that name. Raises InputError with the nearest name."""
+    path = Path(name)
+    if path.suffix or len(path.parts) != 1 or path.exists():
+        return path
+    folder = data_dir("scenarios")
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise InputError(f"SCENARIO: found {show(name)}, expected a file or one of {', '.join(known)}{hint}")
+    return folder / f"{name}.yaml"
 
 
 def _write_request(stream: IO[str] | None, request: Request) -> None:
@@ -68,33 +92,6 @@ def _write_request(stream: IO[str] | None, request: Request) -> None:
     stream.write(",".join(str(cell) for cell in cells) + "\n")
 
 
-class EventFile:
-    """Events as JSON lines in order of (time, kind, request).
-
-    An engine reports a step as a whole, so an arrival during it comes late; events wait here until none can.
-    """
-
-    WAITING = 20_000
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._heap: list[tuple[float, str, int, str]] = []
-
-    def add(self, event: dict[str, Any]) -> None:
-        """Take one event, and write the oldest ones when many wait."""
-        heapq.heappush(self._heap, (event["time_s"], event["kind"], event["request"], json.dumps(event)))
-        if len(self._heap) > self.WAITING:
-            self._write(self.WAITING // 2)
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._write(0)
-
-    def _write(self, left: int) -> None:
-        while len(self._heap) > left:
-            self._stream.write(heapq.heappop(self._heap)[3] + "\n")
-
-
 def load_document(path: Path) -> dict[str, Any]:
     """The scenario file as a plain document, checked once."""
     data = read_yaml(path)
@@ -103,11 +100,16 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def changed(document: dict[str, Any], path: Path, settings: Sequence[tuple[str, Any]]) -> Scenario:
-    """The scenario with settings replaced."""
-    copy = json.loads(json.dumps(document))
+    """The scenario with settings replaced. Raises InputError for a name or a value that doesn't fit."""
+    return parse_scenario(with_settings(document, settings), str(path))
+
+
+def with_settings(document: dict[str, Any], settings: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A copy of a scenario's document with settings replaced."""
+    copy: dict[str, Any] = deepcopy(document)
     for key, value in settings:
         change(copy, key, value)
-    return parse_scenario(copy, str(path))
+    return copy
 
 
 def scaled(document: dict[str, Any], scale_rate: float | None, limit: int | None) -> list[tuple[str, Any]]:
@@ -181,7 +183,8 @@ def find_max_rate(
 ) -> dict[str, Any]:
     """The greatest arrival rate at which the scenario meets `limits`, by bisection to under 1 %.
 
-    Raises InputError for a scenario without a rate.
+    After an interruption `partial` is set, and the rate is the greatest that was found to do so far. Raises InputError
+    for a scenario without a rate.
     """
     scenario = parse_scenario(document, str(path))
     workload = scenario.workload
@@ -195,25 +198,29 @@ def find_max_rate(
 
     def good(rate: float) -> bool:
         result = run(changed(document, path, [(key, rate)]), path, Outputs(progress=progress))
-        ok = meets(result, limits)
-        tried.append({"rate": rate, "meets": ok, "stability": result["stability"], **_headline(result)})
         if result["partial"]:
             raise KeyboardInterrupt
+        ok = meets(result, limits)
+        tried.append({"rate": rate, "meets": ok, "stability": result["stability"], **_headline(result)})
         return ok
 
-    low, high = 0.0, start
-    for _ in range(BISECTIONS):
-        if not good(high):
-            break
-        low, high = high, high * 2
-    while high - low > 0.01 * high and len(tried) < 3 * BISECTIONS:
-        middle = (low + high) / 2
-        low, high = (middle, high) if good(middle) else (low, middle)
-        if high < start / 2**BISECTIONS:
-            break
+    low, high, partial = 0.0, start, False
+    too_much: float | None = None
+    try:
+        for _ in range(BISECTIONS):
+            if not good(high):
+                too_much = high
+                break
+            low, high = high, high * 2
+        while too_much is not None and too_much - low > 0.01 * too_much and too_much >= start / 2**BISECTIONS:
+            middle = (low + too_much) / 2
+            low, too_much = (middle, too_much) if good(middle) else (low, middle)
+    except KeyboardInterrupt:
+        partial = True
     unit = "scale_rate" if workload.trace is not None else "requests_per_s"
     return {"schema_version": 1, "command": "simulate --find max-rate", "unit": unit, "limits": limits,
-            "max_rate": low, "too_much": high, "seed": scenario.seed, "tried": tried}  # fmt: skip
+            "max_rate": low, "too_much": too_much, "seed": scenario.seed, "partial": partial,
+            "tried": tried}  # fmt: skip
 
 
 def _headline(result: dict[str, Any]) -> dict[str, float]:

@@ -121,6 +121,25 @@ def test_misses_add_up_and_no_policy_beats_the_optimum(tmp_path_factory, prompts
     assert row.misses.never_reusable_blocks == len({key for keys in prompts for key in keys})
 
 
+@pytest.mark.parametrize("policies", [["lru"], ["lru", "fifo"]])
+def test_an_interrupted_replay_keeps_what_it_has(monkeypatch, policies: list[str]) -> None:
+    import kvplan.simulator.replay as module
+
+    class Stopping(module.RecencyStack):
+        def touch(self, keys) -> None:
+            super().touch(keys)
+            if len(self) > 2000:
+                raise KeyboardInterrupt
+
+    whole = replay(open_trace(TRACE), [1000], policies)
+    monkeypatch.setattr(module, "RecencyStack", Stopping)
+    rows = replay(open_trace(TRACE), [1000], policies)
+    assert all(row.partial for row in rows)
+    assert not any(row.partial for row in whole)
+    assert 0 < rows[0].requests < whole[0].requests
+    assert 0 < rows[0].total_blocks < whole[0].total_blocks
+
+
 def test_lru_never_falls_with_capacity() -> None:
     rows = replay(open_trace(TRACE), [10, 100, 1000, 2000, 5000, None])
     hits = [row.hit_blocks for row in rows]

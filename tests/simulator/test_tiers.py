@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kvplan.performance.reads import TICKS
 from kvplan.simulator.build import build
 from kvplan.simulator.engine import Engine
-from kvplan.simulator.request import FOREVER
+from kvplan.simulator.request import FOREVER, Request
 from kvplan.simulator.result import summary
 from kvplan.simulator.scenario import parse_scenario
-from kvplan.simulator.tiers import Link
+from kvplan.simulator.tiers import Link, Store, Tiers
 
 
 @pytest.mark.parametrize(("size", "rate", "seconds"), [(40e9, 87e9, 0.460), (40e9, 190e9, 0.211)])
@@ -91,11 +91,68 @@ def sessions(**changes: Any) -> tuple[dict[str, Any], Any]:
     return {"built": built}, (scenario, built)
 
 
+def store(name: str, capacity: int, rate: float, **settings: Any) -> Store:
+    return Store(name, capacity, 1000, Link(rate), **settings)
+
+
+def test_what_a_tier_drops_goes_to_the_next_that_keeps_evicted_blocks() -> None:
+    """CPU holds 10 blocks, NVMe 100: of keys a, b, c of 4 blocks each the oldest moves on and is found there."""
+    tiers = Tiers([store("cpu", 10, 1e6), store("nvme", 100, 1e5, write_through=False)])
+    for key in "abc":
+        tiers.finished(key, 4)
+    cpu, nvme = tiers.stores
+    assert [cpu.holds(key) for key in "abc"] == [0, 4, 4]
+    assert [nvme.holds(key) for key in "abc"] == [4, 0, 0]
+    request = Request(1, 0, 12 * 16 + 1, 1, keys=("a", "b", "x"), ends=(64, 128, 193))
+    assert tiers.beyond(request, [], 0, 16, 192) == [4, 4]
+
+
+def test_a_load_from_two_tiers_ends_with_the_slower() -> None:
+    """4 blocks of 1,000 B at 1 MB/s are 4 ms, at 100 kB/s 40 ms; both links work at once."""
+    tiers = Tiers([store("cpu", 10, 1e6), store("nvme", 100, 1e5)])
+    request = Request(7, 0, 200, 1)
+    tiers.begin(0, request, [4, 4])
+    assert tiers.next_time() / TICKS == pytest.approx(0.004)
+    assert tiers.done(tiers.next_time()) == []
+    assert tiers.next_time() / TICKS == pytest.approx(0.040)
+    assert tiers.done(tiers.next_time()) == [request]
+    assert not tiers.loading
+
+
+def test_pinned_buffers_bound_what_is_under_way() -> None:
+    """6,000 B of buffers: two loads of 4 blocks of 1,000 B don't go together, a single one of 9 goes alone."""
+    tiers = Tiers([store("cpu", 100, 1e6, pinned=6000)])
+    assert tiers.admits([9])
+    tiers.begin(0, Request(1, 0, 100, 1), [4])
+    assert tiers.admits([2])
+    assert not tiers.admits([4])
+    tiers.done(tiers.next_time())
+    assert tiers.admits([4])
+
+
+CHAIN = [{"capacity": "4GB", "bandwidth": "25GB/s"},
+         {"name": "nvme", "capacity": "100GB", "bandwidth": "5GB/s", "write": "on_eviction"}]  # fmt: skip
+
+
+def test_a_second_tier_finds_what_the_first_had_no_room_for() -> None:
+    found = {}
+    for name, tiers in {"one": CHAIN[:1], "two": CHAIN}.items():
+        _, (scenario, built) = sessions(tiers=tiers)
+        built.simulation.run()
+        found[name] = summary(built, scenario, "test")
+    one, two = found["one"], found["two"]
+    assert [tier["name"] for tier in two["tiers"]] == ["cpu", "nvme"]
+    assert all(tier["loads"] > 0 for tier in two["tiers"])
+    assert all(tier["stored_blocks"] <= tier["capacity_blocks"] for tier in two["tiers"])
+    assert two["tiers"][0]["capacity_blocks"] == 4 * 10**9 // 2**21  # blocks of 2 MiB
+    assert two["prefix_cache"]["hit_rate_tokens"] > one["prefix_cache"]["hit_rate_tokens"] + 0.05
+
+
 @pytest.mark.parametrize("write", ["through", "on_eviction"])
 @pytest.mark.parametrize("policy", ["lru", "fifo", "lfu"])
 def test_no_block_is_lost_with_tiers_and_policies(write: str, policy: str, monkeypatch) -> None:
     _, (scenario, built) = sessions(
-        tiers=[{"capacity": "100GB", "bandwidth": "25GB/s", "write": write}],
+        tiers=[{"capacity": "4GB", "bandwidth": "25GB/s", "write": write, "pinned": "256MB"}, CHAIN[1]],
         engine={"max_model_len": 16384, "num_blocks": 1200, "eviction_policy": policy},
     )
     plain = Engine.advance
