@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvplan.estimator import Estimate
     from kvplan.spec.resolve import LoadedModel
 
+_DTYPE_FLAGS = ("kv_cache_dtype", "cache_type_k", "kv_cache_type")
 # Engines whose pool is made for the length, so that a shorter request changes nothing.
 _SLOTTED = ("llama.cpp", "ik_llama.cpp", "ollama", "transformers")
 
@@ -91,7 +92,10 @@ class Figures:
 
         context = context_of(self.subject, self.loaded, length)
         if context not in self._estimates:
-            dtype = analytic_dtype(self.subject.settings, self.subject.placed.asked.kv_cache_dtype)
+            asked, settings = self.subject.placed.asked.kv_cache_dtype, self.subject.settings
+            # An unknown word costs a search for the nearest one, and "auto" is no format's name.
+            named = any(flag in settings for flag in _DTYPE_FLAGS)
+            dtype = analytic_dtype(settings, asked) if named else asked
             self._estimates[context] = estimate(self.loaded, ctx=context, kv_cache_dtype=dtype)
         return self._estimates[context]
 

@@ -53,9 +53,10 @@ class Judge:
                     verdicts.append(self._condition(figures, condition, line))
             if any(verdict.status == "error" for verdict in verdicts):
                 continue
-            verdicts += self._against_baseline(figures)
+            name = placed.asked.name if len(subjects) == 1 else f"{placed.asked.name} / {subject.place}"
+            verdicts += self._against_baseline(figures, name)
             if self.keep:
-                entries.append((_key(subject), _entry(figures)))
+                entries.append((name, _entry(figures)))
             if subject.found is not None:
                 more += capacity_findings(figures)
         accepted = placed.asked.allow
@@ -86,7 +87,7 @@ class Judge:
         except KvplanError as error:
             return _error(placed, figures.subject, condition.text, line, error)
 
-    def _against_baseline(self, figures: Figures) -> Iterator[Verdict]:
+    def _against_baseline(self, figures: Figures, name: str) -> Iterator[Verdict]:
         placed = figures.subject.placed
         asked = [
             (condition, line)
@@ -101,7 +102,7 @@ class Judge:
         try:
             if self.baseline is None:
                 raise InputError("found no baseline, expected --baseline FILE, or baseline: in the file")
-            before = self.baseline.entry(_key(figures.subject))
+            before = self.baseline.entry(name)
             yield from _compared(figures, before, tolerance, text, line)
         except KvplanError as error:
             yield _error(placed, figures.subject, text, line, error)
@@ -110,11 +111,6 @@ class Judge:
 def _counts_weights(figures: Figures) -> bool:
     """Whether the engine's plan stands on the size of the weights."""
     return figures.subject.placed.asked.available_memory is None and figures.loaded.spec.quantization is None
-
-
-def _key(subject: Subject) -> str:
-    name = subject.placed.asked.name
-    return f"{name} / {subject.place}" if subject.place else name
 
 
 def _kept(figures: Figures) -> dict[str, float]:
@@ -195,7 +191,7 @@ def _failed(
     rule = _rule(figures, condition)
     by = _missing(figures) if metric.unit == "truth" else difference(metric, got, condition.value)
     change = remedy.text if remedy else NOTHING_HELPS
-    if rule == "weights-over-budget" and (more := what_would_start(figures)):
+    if rule == "weights-over-budget" and metric.name == FITS and (more := what_would_start(figures)):
         change = f"{change}; {more}"
     place = subject.lines.get(remedy.flag) if remedy else None
     if place is None and rule in ("length-over-pool", "does-not-fit"):

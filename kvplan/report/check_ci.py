@@ -15,7 +15,6 @@ from kvplan.check.verdicts import RULES, Report, Verdict
 from kvplan.report.check import name_of, sorted_out
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-INFORMATION = "https://pypi.org/project/kvplan-llm/"
 # What XML 1.0 can't hold.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -83,7 +82,6 @@ def sarif(report: Report) -> str:
         "name": "kvplan",
         "version": kvplan.__version__,
         "semanticVersion": kvplan.__version__,
-        "informationUri": INFORMATION,
         "rules": [_rule(rule) for rule in rules],
     }
     run = {

@@ -21,7 +21,8 @@ CASES = [
      ("16.00 GiB", "the longest that fits is", "weights 14.99 GiB", "--max-model-len")),
     # 8,030,261,248 parameters x 2 B = 14.96 GiB, and 0.6 of 22.06 GiB is 13.24 GiB.
     ("no room for a cache", f"{LLAMA} --max-model-len 4096 --gpu-memory-utilization 0.6", "l4", 1,
-     "weights-over-budget", "fail", ("13.24 GiB", "GiB available", "= -", "it would also start on", "8-bit checkpoint")),
+     "weights-over-budget", "fail",
+     ("13.24 GiB", "GiB available", "= -", "it would also start on", "8-bit checkpoint")),
     ("heads not divisible", "vllm serve Qwen/Qwen2.5-7B -tp 8 --max-model-len 4096", "h100", 8, "heads-not-divisible",
      "fail", ("28 attention heads", "1, 2, 4")),
     ("more ranks than GPUs", f"{LLAMA} -tp 2 --max-model-len 4096", "h100", 1, "more-ranks-than-devices", "fail",
