@@ -76,6 +76,17 @@ def plan(
     pipeline: Annotated[
         str | None, typer.Option("--pipeline-parallel-size", "-pp", "--pp", help="Sizes.", rich_help_panel=SPACE)
     ] = None,
+    decode_context: Annotated[
+        str | None,
+        typer.Option("--decode-context-parallel-size", "-dcp", "--dcp", help="Sizes.", rich_help_panel=SPACE),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data-parallel-size", "-dp", "--dp", help="Ranks that share experts.", rich_help_panel=SPACE),
+    ] = None,
+    expert: Annotated[
+        bool, typer.Option("--enable-expert-parallel", help="Try whole experts on ranks.", rich_help_panel=SPACE)
+    ] = False,
     kv_cache_dtype: Annotated[str | None, typer.Option(help="KV dtypes to try.", rich_help_panel=SPACE)] = None,
     batched: Annotated[
         str | None, typer.Option("--max-num-batched-tokens", help="Budgets to try.", rich_help_panel=SPACE)
@@ -106,7 +117,7 @@ def plan(
         ttft=ttft, tpot=tpot, e2e=e2e, quantile=quantile, max_cost=max_cost, headroom=headroom, redundancy=redundancy,
         forbid=forbid, gpus=gpus, max_gpus=max_gpus, engine=engine, tensor=tensor, pipeline=pipeline,
         kv_cache_dtype=kv_cache_dtype, batched=batched, seqs=seqs, finalists=finalists, simulations=simulations,
-        seed=seed,
+        seed=seed, decode_context=decode_context, data=data, expert=expert or None,
     )  # fmt: skip
     return run(what, flags, prices, model_dir, Output(as_json, plot, record, scenarios))
 

@@ -17,7 +17,8 @@ from kvplan.simulator.scenario import Arrivals, Scenario, Workload
 from kvplan.simulator.workload import arrival_gaps, build_source, sampler, whole
 
 SAMPLES = 2_000
-TRACE_ROWS = 200_000
+#: Requests of a trace that are planned for and simulated.
+TRACE_ROWS = 20_000
 
 
 @record
@@ -34,7 +35,8 @@ class Demand:
     """What is asked of all replicas together.
 
     `rate` in requests a second of an open workload, `users` and `think` (seconds) of a closed one. `bursts` is the
-    squared coefficient of variation of the gaps between arrivals. `rows` are requests as they come.
+    squared coefficient of variation of the gaps between arrivals. `rows` are requests as they come, `recorded` the
+    number of requests of a trace, None for laws.
     """
 
     rate: float | None
@@ -42,6 +44,7 @@ class Demand:
     think: float
     bursts: float
     rows: tuple[Row, ...]
+    recorded: int | None = None
 
     @cached_property
     def prompt(self) -> float:
@@ -73,7 +76,7 @@ class Demand:
         """The same requests, `factor` times as many of them."""
         rate = None if self.rate is None else self.rate * factor
         users = None if self.users is None else max(1, math.ceil(round(self.users * factor, 6)))
-        return Demand(rate, users, self.think, self.bursts, self.rows)
+        return Demand(rate, users, self.think, self.bursts, self.rows, self.recorded)
 
 
 def nearest_rank(values: Sequence[int], share: float) -> int:
@@ -172,4 +175,4 @@ def _recorded(request: PlanRequest, folder: Path, cached: bool) -> Demand:
         raise InputError("workload.trace: found no two arrivals at different times, expected a trace with a rate")
     gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
     step = max(1, len(rows) // SAMPLES)
-    return Demand((len(rows) - 1) / span, None, 0.0, squared_variation(gaps), tuple(rows[::step]))
+    return Demand((len(rows) - 1) / span, None, 0.0, squared_variation(gaps), tuple(rows[::step]), len(rows))

@@ -45,6 +45,9 @@ class Flags:
     finalists: int | None = None
     simulations: int | None = None
     seed: int | None = None
+    decode_context: str | None = None
+    data: str | None = None
+    expert: bool | None = None
 
 
 def request_of(flags: Flags, models: str | None, base: Mapping[str, Any] | None, name: str) -> PlanRequest:
@@ -63,7 +66,9 @@ def request_of(flags: Flags, models: str | None, base: Mapping[str, Any] | None,
     _put(
         document, "search", tensor_parallel=_sizes(flags.tensor, "--tensor-parallel-size"),
         pipeline_parallel=_sizes(flags.pipeline, "--pipeline-parallel-size"),
-        kv_cache_dtypes=_words(flags.kv_cache_dtype),
+        data_parallel=_sizes(flags.data, "--data-parallel-size"),
+        decode_context_parallel=_sizes(flags.decode_context, "--decode-context-parallel-size"),
+        expert_parallel=flags.expert, kv_cache_dtypes=_words(flags.kv_cache_dtype),
         max_num_batched_tokens=_sizes(flags.batched, "--max-num-batched-tokens"),
         max_num_seqs=_sizes(flags.seqs, "--max-num-seqs"),
     )  # fmt: skip

@@ -79,7 +79,7 @@ class Options:
         times = estimated if verified is None else self._simulated_times(verified)
         return Option(
             rank=rank,
-            name=f"{replicas} x ({shape.words()})",
+            name=f"{replicas} x ({f'{shape.model}: ' if len(self.request.models) > 1 else ''}{shape.words()})",
             model=shape.model,
             engine=shape.engine,
             gpu=shape.gpu,

@@ -14,7 +14,7 @@ from kvplan.planner.prices import Prices, load_prices
 from kvplan.planner.request import PlanRequest
 from kvplan.planner.search import Search, Searched
 from kvplan.planner.space import devices, shapes
-from kvplan.planner.verify import Verified, Verifier
+from kvplan.planner.verify import MOST_USERS, Verified, Verifier
 from kvplan.spec.resolve import LoadedModel, resolve_model
 
 #: Told of the stage, what is done and what there is to do.
@@ -40,13 +40,18 @@ def plan(
     demand = demand_of(request, folder)
     found, search = _search(request, models, prices, demand, progress)
     verifier = Verifier(request, search, folder, _stage(progress, "simulate"))
-    good, unproven = verifier.best(found.found) if request.finalists else ([], 0)
+    crowd = search.planned.users or 0
+    good, unproven = verifier.best(found.found) if request.finalists and crowd <= MOST_USERS else ([], 0)
     if good:
         good = verifier.more(found.found, good)
     options = Options(request, search, verifier)
     ranked = options.ranked(found, good, SHOWN)
     nearest = () if ranked else options.nearest(found, SHOWN)
-    notes = [] if good or not ranked else ["no configuration that can be simulated meets the limits: all are estimates"]
+    notes = []
+    if crowd > MOST_USERS:
+        notes.append(f"{crowd:,} users are too many to simulate: all figures are estimates")
+    elif ranked and not good and request.finalists:
+        notes.append("no configuration that can be simulated meets the limits: all figures are estimates")
     return Plan(
         schema_version=1,
         command="plan",
@@ -61,7 +66,7 @@ def plan(
         shapes=found.shapes,
         simulations=verifier.runs,
         unproven=unproven,
-        assumptions=_assumptions(request, models, prices, good, unproven),
+        assumptions=_assumptions(request, models, prices, good, unproven, demand),
         warnings=tuple(notes),
     )
 
@@ -121,7 +126,12 @@ def _missed(item: Verified, worst: str) -> str:
 
 
 def _assumptions(
-    request: PlanRequest, models: dict[str, LoadedModel], prices: Prices, good: list[Verified], unproven: int
+    request: PlanRequest,
+    models: dict[str, LoadedModel],
+    prices: Prices,
+    good: list[Verified],
+    unproven: int,
+    demand: Demand,
 ) -> tuple[str, ...]:
     notes = [
         prices.says,
@@ -137,6 +147,10 @@ def _assumptions(
         notes.append(
             "of what can be simulated the first is the cheapest: every cheaper shape was ruled out or simulated"
         )
+    if demand.recorded is not None:
+        notes.append(f"of the trace the first {demand.recorded:,} requests are planned for")
+    if demand.fresh == demand.prompt:
+        notes.append("every prompt is computed whole: no shared prefix, sessions or trace with repeats was given")
     notes.append("searched are vLLM-style batching, KV dtypes and prefix caching; no eviction, no sparse reads")
     for name, loaded in models.items():
         if loaded.spec.provenance.confidence != "verbatim":

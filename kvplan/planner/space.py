@@ -59,7 +59,8 @@ class Shape:
         """A short name: `4 x h100, tp 4, fp8`."""
         sizes = (("tp", self.tensor), ("pp", self.pipeline), ("dp", self.data), ("dcp", self.decode_context))
         ranks = " ".join(f"{name}{size}" for name, size in sizes if size > 1)
-        parts = [f"{self.gpus} x {self.gpu}", ranks, "ep" if self.expert else ""]
+        engine = "" if self.engine == "vllm" else self.engine
+        parts = [engine, f"{self.gpus} x {self.gpu}", ranks, "ep" if self.expert else ""]
         dtype = "" if self.kv_cache_dtype == "auto" else f"kv {self.kv_cache_dtype}"
         batch = "" if self.batched is None else f"batch {self.batched}"
         seqs = "" if self.seqs in (None, 256) else f"seqs {self.seqs}"

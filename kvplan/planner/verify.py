@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.planner.demand import Demand
+from kvplan.planner.demand import TRACE_ROWS, Demand
 from kvplan.planner.request import Limits, PlanRequest
 from kvplan.planner.room import Rooms
 from kvplan.planner.search import Candidate, Found, Search
@@ -19,6 +19,9 @@ from kvplan.simulator.study import run
 FEWEST, MOST = 600, 20_000
 SECONDS = 240.0
 CYCLES = 6
+EACH_REPLICA, MEASURED = 50, 20
+#: More of a closed loop are too many to simulate.
+MOST_USERS = 20_000
 
 
 @record
@@ -199,7 +202,9 @@ def scenario_of(
         engine["block_size"] = shape.block_size
     count = replicas or candidate.replicas
     requests = _requests(request, demand)
-    warmup = 2 * demand.users if demand.users is not None else min(requests // 10, 1000)
+    if request.requests is None and demand.recorded is None:
+        requests = max(requests, EACH_REPLICA * count)
+    warmup = min(2 * demand.users, requests // 2) if demand.users is not None else min(requests // 10, 1000)
     limits = {name: getattr(request.slo, name) for name in ("ttft", "tpot", "e2e")}
     return {
         "name": f"{count} x {shape.words()}",
@@ -218,10 +223,13 @@ def scenario_of(
 
 def _requests(request: PlanRequest, demand: Demand) -> int:
     """Enough of them for a steady p99: some cycles of every user, or some minutes of arrivals."""
+    if demand.recorded is not None:
+        return demand.recorded
     if request.requests is not None:
         return request.requests
-    wanted = CYCLES * demand.users if demand.users is not None else round((demand.rate or 0.0) * SECONDS)
-    return max(FEWEST, min(MOST, wanted))
+    if demand.users is not None:
+        return max(FEWEST, min(max(MOST, 3 * demand.users), CYCLES * demand.users))
+    return max(FEWEST, min(MOST, round((demand.rate or 0.0) * SECONDS)))
 
 
 def _workload(request: PlanRequest, demand: Demand, factor: float, requests: int, folder: Path) -> dict[str, Any]:
@@ -230,6 +238,7 @@ def _workload(request: PlanRequest, demand: Demand, factor: float, requests: int
         trace = workload["trace"]
         path = Path(trace["path"])
         trace["path"] = str(path if path.is_absolute() else (folder / path).resolve())
+        trace["limit"] = min(trace.get("limit", TRACE_ROWS), TRACE_ROWS)
         trace["scale_rate"] = trace.get("scale_rate", 1.0) * factor
         return workload
     arrivals = workload["arrivals"]
@@ -248,6 +257,8 @@ def misses(document: dict[str, Any], limits: Limits) -> dict[str, float]:
     is quoted of."""
     if document["stability"] != "stable":
         return {"stability": 1.0}
+    if document["requests"]["measured"] < MEASURED:
+        return {"requests measured": MEASURED / max(1, document["requests"]["measured"])}
     if document["requests"]["unservable"]:
         return {"unservable": float(sum(document["requests"]["unservable"].values()))}
     found = {}
