@@ -70,7 +70,8 @@ def what_would_start(figures: Figures) -> str:
     found: list[str] = []
     device, needed = figures.question.device, answer.refused.needed_bytes
     for candidate in sorted(all_accelerators(), key=lambda one: one.memory_bytes):
-        same = candidate.vendor_class == device.vendor_class and "unified" not in candidate.memory_type
+        same = candidate.vendor_class.split()[0] == device.vendor_class.split()[0]
+        same = same and "unified" not in candidate.memory_type
         if same and candidate.memory_bytes > device.memory_bytes and _starts_on(figures, candidate):
             found.append(f"on {candidate.name}")
             break

@@ -16,8 +16,12 @@ from kvplan.check.manifests.source import Source, open_source, script_text
 from kvplan.check.request import Given
 from kvplan.engines.commands.flags import load_table, version_number
 from kvplan.errors import InputError, did_you_mean, show
+from kvplan.memory.weight_formats import weight_methods
+from kvplan.spec.model import WeightQuantization
 from kvplan.spec.resolve import SUFFIXES, LoadedModel, registry, resolve_model
 from kvplan.units import MAX_TOKENS
+
+_PLAIN = ("BF16", "F16", "FP16", "F32")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Subject:
 
     `lines` maps the engine's flags to their lines in `file`; `gpus` is the number of devices, None where nothing says.
     `larger_weights` says why the weights may be smaller than they are counted: a failure then proves nothing.
+    `weights` is the method of `kvplan.memory.weight_formats` that the launch command tells, "" where none.
     """
 
     placed: Placed
@@ -42,6 +47,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     found: FoundCommand | None = None
     larger_weights: str = ""
+    weights: str = ""
 
 
 class Reader:
@@ -50,7 +56,7 @@ class Reader:
     def __init__(self, given: Given, inputs: Inputs) -> None:
         self.given, self.inputs = given, inputs
         self._manifests: dict[tuple[Path, tuple[tuple[str, str], ...]], ManifestReading] = {}
-        self._models: dict[tuple[str, Path], LoadedModel] = {}
+        self._models: dict[tuple[str, str, Path], LoadedModel] = {}
         self._sources: dict[tuple[Path, tuple[tuple[str, str], ...]], Source] = {}
 
     def subjects(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
@@ -158,7 +164,8 @@ class Reader:
         notes += [f"not knowable from the file: {item}" for item in told if not _answered(item, gpu, asked.engine)]
         return Subject(
             placed, found.place, path, found.line, model, _engine(placed, found), command.settings(),
-            dict(command.lines), command.ranks, gpu, gpus, tuple(notes), found, _larger_weights(asked.model, found),
+            dict(command.lines), command.ranks, gpu, gpus, tuple(notes), found,
+            _larger_weights(asked.model, found), _stored(found),
         )  # fmt: skip
 
     def load(self, subject: Subject) -> LoadedModel:
@@ -170,9 +177,12 @@ class Reader:
                 f"model: found {what} in the launch command, expected model: in the expectation, or --model"
             )
         placed = subject.placed
-        key = (subject.model, placed.file.parent)
+        key = (subject.model, subject.weights, placed.file.parent)
         if key not in self._models:
-            self._models[key] = self._resolve(subject.model, placed)
+            loaded = self._resolve(subject.model, placed)
+            if subject.weights and loaded.tensors is None and loaded.spec.quantization is None:
+                loaded = LoadedModel(replace(loaded.spec, quantization=WeightQuantization(subject.weights)))
+            self._models[key] = loaded
         return self._models[key]
 
     def _resolve(self, name: str, placed: Placed) -> LoadedModel:
@@ -222,15 +232,26 @@ def _gone(subject: Subject) -> list[Finding]:
     return said
 
 
+def _stored(found: FoundCommand) -> str:
+    """The method of the weights that a GGUF file's name or an 8-bit flag tells, "" where none that is known."""
+    hint = found.command.hint
+    if found.command.engine in ("vllm", "sglang") and found.command.flags.get("quantization") == "fp8":
+        return "fp8"  # a 16-bit checkpoint is stored in 8 bits while it is loaded
+    method = f"gguf-{hint.weights.lower().removeprefix('ud-')}" if hint is not None and hint.weights else ""
+    return method if method in weight_methods() else ""
+
+
 def _larger_weights(model: str | None, found: FoundCommand) -> str:
     """Weights that the command stores narrower than the model's own checkpoint, in words; "" where it doesn't."""
-    command = found.command
-    stored = command.hint.weights if command.hint is not None else None
-    if stored is None and command.engine in ("llama.cpp", "ollama") and command.hint is not None:
+    command, hint = found.command, found.command.hint
+    stored = hint.weights if hint is not None else None
+    if _stored(found) or stored in _PLAIN or (model or "").endswith(SUFFIXES):
+        return ""
+    if stored is None and command.engine in ("llama.cpp", "ollama") and hint is not None:
         stored = "weights of a GGUF file"
     if stored is None and isinstance(command.flags.get("quantization"), str):
         stored = f"--quantization {command.flags['quantization']}"
-    if stored is None or (model or "").endswith(SUFFIXES):
+    if stored is None:
         return ""
     return (
         f"model: found {stored} in the launch command, whose size isn't known here, and with the checkpoint's own "

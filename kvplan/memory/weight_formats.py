@@ -66,6 +66,11 @@ def weight_formats() -> dict[str, WeightFormat]:
     return _tables()[0]
 
 
+def weight_methods() -> tuple[str, ...]:
+    """Every known method by name."""
+    return tuple(_tables()[1])
+
+
 def method_format(quantization: WeightQuantization) -> tuple[WeightFormat | None, tuple[str, ...]]:
     """The format a checkpoint stores its linear layers in, and the parts it packs; None when it isn't known.
 

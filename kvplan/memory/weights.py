@@ -268,7 +268,10 @@ def part_formats(quantization: WeightQuantization, assumptions: list[str]) -> di
         assumptions.append(
             f"{quantization.method} mixes formats by layer: all linear layers are counted at {main.bits} bits"
         )
-    assumptions.append("embedding, router, norms and head stay in the model's dtype; scales count whole groups")
+    if "embedding" in packs:
+        assumptions.append(f"every weight counts {float(main.bits_per_weight):g} bits: {main.says}")
+    else:
+        assumptions.append("embedding, router, norms and head stay in the model's dtype; scales count whole groups")
     if quantization.experts_bits is not None and quantization.experts_bits != main.bits:
         # The list of kept modules then speaks of the experts' format: what it names stays in the wider one.
         formats["experts"] = expert_format(quantization.experts_bits, quantization.group_size) or main

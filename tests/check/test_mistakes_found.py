@@ -120,3 +120,22 @@ def test_what_needs_no_model_is_found_without_a_gpu(
     assert (found["status"], found["line"]) == ("fail", line)
     assert all(word in found["text"] for word in words)
     assert kvplan_cli("check", "--manifest", "deploy.yaml", "--no-cache", "--gpu", "h200").code == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "gpu", "code"),
+    [
+        # llama.cpp publishes 4.9 and 43.1 GB for Q4_K_M of the 8B and the 70B: one fits a card of 24 GB, one doesn't.
+        ("Meta-Llama-3.1-8B-Q4_K_M.gguf", "rtx-3090", 0),
+        ("Meta-Llama-3.1-70B-Q4_K_M.gguf", "rtx-3090", 1),
+        ("Meta-Llama-3.1-70B-Q4_K_M.gguf", "a100-80gb", 0),
+        # A name whose size isn't known: what holds with the checkpoint's 16 bits holds, what doesn't is asked for.
+        ("Meta-Llama-3.1-8B-UD-Q8_K_XL.gguf", "rtx-3090", 0),
+        ("Meta-Llama-3.1-70B-UD-Q8_K_XL.gguf", "a100-80gb", 2),
+    ],
+)
+def test_gguf_weights_by_their_name(
+    kvplan_cli: Callable[..., Ran], place: Path, file: str, gpu: str, code: int
+) -> None:  # fmt: skip
+    (place / "serve.sh").write_text(f"#!/bin/sh\nllama-server -m /srv/gguf/{file} -c 8192 -np 1 -ngl 99\n")
+    assert kvplan_cli("check", "--manifest", "serve.sh", "--gpu", gpu, "--no-cache").code == code
