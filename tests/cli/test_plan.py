@@ -84,6 +84,27 @@ def test_a_plan_file_with_options_over_it(kvplan_cli: Cli, tmp_path: Path) -> No
     assert json.loads(tighter.out)["nearest"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--rate", "1e-9", "--ctx", "8k"),
+        ("--rate", "1e9", "--ctx", "8k"),
+        ("--rate", "1", "--prompt", "1000000000"),
+        ("--users", "1000000000", "--ctx", "8k"),
+        ("--rate", "1", "--prompt", "1k", "--answer", "1M", "--cv", "3"),
+    ],
+)
+def test_demands_beyond_reason_get_an_answer_in_plain_json(kvplan_cli: Cli, options: tuple[str, ...]) -> None:
+    ran = kvplan_cli("plan", "llama-3.1-8b", *options, "--gpus", "h100", "--tp", "1", "--finalists", "0", "--json")
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    document = json.loads(ran.out, parse_constant=refuse)
+    assert ran.code == (0 if document["options"] else 1)
+    jsonschema.validate(document, schema("plan"))
+
+
 def test_users_prices_replace_the_example(kvplan_cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text(
