@@ -1,4 +1,4 @@
-"""Write the documents that are made from the code: the command reference and the JSON Schemas.
+"""Write the documents that are made from the code: references, techniques with pictures, engines, JSON Schemas.
 
 `python docs/generate.py` rewrites them, `python docs/generate.py --check` exits 1 when one is out of date.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
 
 CLI_HEAD = """\
 # Command reference
@@ -103,11 +104,21 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 def documents() -> dict[Path, str]:
     """Every generated document with the text it should have."""
+    import engines_page
+    import files_page
+    import techniques_page
+
+    made = schemas()
     found = {
-        DOCS / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2) + "\n"
-        for name, schema in schemas().items()
+        DOCS / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in made.items()
     }
-    return {DOCS / "cli.md": cli_reference(), **found}
+    pages = {
+        DOCS / "cli.md": cli_reference(),
+        DOCS / "engines.md": engines_page.page(),
+        DOCS / "files.md": files_page.page(made, {path.name for path in DOCS.glob("*.md")}),
+        DOCS / "techniques.md": techniques_page.page(),
+    }
+    return {**pages, **techniques_page.pictures(), **found}
 
 
 def main() -> int:

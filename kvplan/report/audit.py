@@ -20,10 +20,10 @@ _LETTERS = {"weights": "W", "activation": "A", "non-torch": "N", "CUDA graphs": 
 def print_audit(audit: Audit, *, explain: bool = False) -> None:
     """Print one audit; `explain` adds every figure with its line and the engine's arithmetic."""
     console = stdout()
-    console.print(audit.verdict, soft_wrap=True)
+    console.print(audit.verdict)
     model = audit.model or "model unknown"
     count = f"; start {audit.run_number} of {len(audit.runs)} in the log" if len(audit.runs) > 1 else ""
-    console.print(f"{model} on {audit.gpu}{count}", soft_wrap=True)
+    console.print(f"{model} on {audit.gpu}{count}")
     _memory(console, audit)
     _checks(console, audit.checks)
     _meaning(console, audit)
@@ -31,7 +31,7 @@ def print_audit(audit: Audit, *, explain: bool = False) -> None:
     _findings(console, audit.findings)
     if audit.missing:
         _title(console, "Not found in the log")
-        console.print(", ".join(audit.missing), soft_wrap=True)
+        console.print(", ".join(audit.missing))
     if explain:
         _figures(console, audit)
     notes(console, audit.assumptions, audit.warnings)
@@ -40,7 +40,7 @@ def print_audit(audit: Audit, *, explain: bool = False) -> None:
 def print_difference(difference: Difference) -> None:
     """Print what changed between two starts."""
     console = stdout()
-    console.print(difference.verdict, soft_wrap=True)
+    console.print(difference.verdict)
     _title(console, "What differs")
     table = plain_table("what", "before", "after", "tokens alone", "")
     for change in difference.changes:
@@ -54,7 +54,7 @@ def print_difference(difference: Difference) -> None:
 
 def _title(console: Console, text: str) -> None:
     console.print()
-    console.print(Text(text, style="bold"), soft_wrap=True)
+    console.print(Text(text, style="bold"))
 
 
 def _size(size: int | None) -> str:
@@ -122,20 +122,20 @@ def _meaning(console: Console, audit: Audit) -> None:
     meaning, naive = audit.meaning, audit.naive
     if meaning is not None:
         _title(console, f"What {tokens(meaning.printed or 0)} tokens means here")
-        console.print(meaning.text, soft_wrap=True)
+        console.print(meaning.text)
         if meaning.full_length_tokens is not None and meaning.ratio is not None:
             held = tokens(meaning.full_length_tokens)
             console.print(
                 f"requests of the greatest length hold {held} tokens at once, {meaning.ratio:.2f}x the printed"
             )
     if audit.binding:
-        console.print(f"what binds: {audit.binding}", soft_wrap=True)
+        console.print(f"what binds: {audit.binding}")
     if naive is not None:
         ratio = f"; printed over that is {naive.ratio:.2f}" if naive.ratio is not None else ""
         _title(console, "Against a simple formula")
-        console.print(f"{naive.formula}{ratio}", soft_wrap=True)
+        console.print(f"{naive.formula}{ratio}")
         for reason in naive.reasons:
-            console.print(f"- {reason}", soft_wrap=True)
+            console.print(f"- {reason}")
 
 
 def _drift(console: Console, audit: Audit) -> None:
@@ -163,10 +163,10 @@ def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
     _title(console, "Findings")
     for item in findings:
         where = f" [line {', '.join(map(str, item.lines))}]" if item.lines else ""
-        console.print(f"{item.severity}: {item.says}{where} ({item.rule})", soft_wrap=True)
-        console.print(f"    fix: {item.fix}", soft_wrap=True)
+        console.print(f"{item.severity}: {item.says}{where} ({item.rule})")
+        console.print(f"    fix: {item.fix}")
         if item.gain is not None:
-            console.print(f"    gain: {_gain(item.gain)}", soft_wrap=True)
+            console.print(f"    gain: {_gain(item.gain)}")
 
 
 def _figures(console: Console, audit: Audit) -> None:
@@ -180,4 +180,4 @@ def _figures(console: Console, audit: Audit) -> None:
     if audit.derivation:
         _title(console, "How the engine gets there")
         for line in audit.derivation:
-            console.print(f"- {line}", soft_wrap=True)
+            console.print(f"- {line}")
