@@ -62,8 +62,9 @@ def print_run(result: Mapping[str, Any]) -> None:
     requests, throughput = result["requests"], result["throughput"]
     if result["partial"]:
         console.print("PARTIAL: interrupted before the end")
+    label = LABELS[result["stability"]] if requests["finished"] else "NOTHING WAS SERVED"
     console.print(
-        f"{result['scenario']}: {LABELS[result['stability']]}. {requests['finished']:,} of {requests['arrived']:,} "
+        f"{result['scenario']}: {label}. {requests['finished']:,} of {requests['arrived']:,} "
         f"requests in {result['duration_s']:,.1f} s simulated ({result['step_time']} step times)."
     )
     for reason, count in requests["unservable"].items():

@@ -73,10 +73,10 @@ class Trend:
             return "stable"
         sum_y, sum_xy, sum_yy = self._sums
         slope, explained = _line(n, n * (n - 1) // 2, (n - 1) * n * (2 * n - 1) // 6, sum_y, sum_xy, sum_yy)
+        span = self._points[-1][1] - self._points[0][1]
         if self.last > 10 and slope > 0.02 and explained > 0.5:
-            return "overloaded"
+            return "overloaded" if span else "backlogged"
         if self._fills_up():
-            span = self._points[-1][1] - self._points[0][1]
             return "overloaded" if span >= 3 * residence else "backlogged"
         left = self.last > 10 and self.last > 3 * (sum_y / n) and self.last > 0.01 * n
         return "backlogged" if left else "stable"
@@ -230,7 +230,7 @@ class Metrics:
     @property
     def span(self) -> float:
         """Seconds from the first arrival to the last departure."""
-        return (self.last_finish - (self.first_arrival or 0)) / TICKS
+        return max(0, self.last_finish - (self.first_arrival or 0)) / TICKS
 
     def late_hits(self) -> tuple[int, int]:
         """Hit and prompt tokens of the second half of the finished requests, to one in 4,000 of them."""

@@ -48,7 +48,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
         "seed": scenario.seed,
         "partial": built.simulation.partial,
         "stability": label,
-        "steady": label == "stable",
+        "steady": label == "stable" and metrics.finished > 0,
         "requests": {
             "arrived": metrics.arrived,
             "finished": metrics.finished,

@@ -133,10 +133,16 @@ def scaled(document: dict[str, Any], scale_rate: float | None, limit: int | None
     return found
 
 
-def parse_vary(items: Sequence[str]) -> list[list[tuple[str, Any]]]:
-    """Every combination of `key=a,b,c` items, in order. Values are read as YAML scalars."""
-    import yaml
+def _scalar(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()
+    return value if isinstance(value, (bool, int, float, type(None))) else text.strip()
 
+
+def parse_vary(items: Sequence[str]) -> list[list[tuple[str, Any]]]:
+    """Every combination of `key=a,b,c` items, in order. Values are numbers, true, false, null or words."""
     axes: list[list[tuple[str, Any]]] = []
     for item in items:
         key, equals, values = item.partition("=")
@@ -144,7 +150,7 @@ def parse_vary(items: Sequence[str]) -> list[list[tuple[str, Any]]]:
             raise InputError(
                 f"--vary: found {show(item)}, expected a setting and values such as kv-cache-dtype=bf16,fp8"
             )
-        axes.append([(key.strip(), yaml.safe_load(value)) for value in values.split(",")])
+        axes.append([(key.strip(), _scalar(value)) for value in values.split(",")])
     combinations = [list(combination) for combination in itertools.product(*axes)]
     if len(combinations) > MAX_RUNS:
         raise InputError(f"--vary: found {len(combinations)} combinations, expected at most {MAX_RUNS}")

@@ -21,6 +21,7 @@ from kvplan.errors import InputError, did_you_mean, show
 
 MAX_LINE_BYTES = 8 << 20
 MAX_LENGTH = 10**9
+MAX_SECONDS = 1e10  # three centuries
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 TraceFormat: TypeAlias = Literal["mooncake", "qwen", "azure", "csv"]
@@ -209,8 +210,9 @@ def _keys(trace: Trace, number: int, keys: Any, prompt: int, block: Any) -> tupl
 
 
 def _time(trace: Trace, number: int, value: Any, factor: float) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise InputError(f"{trace.path}: line {number}: time: found {show(value)}, expected a number from 0")
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS / factor:
+        most = f"{MAX_SECONDS / factor:g} {trace.time_unit}"
+        raise InputError(f"{trace.path}: line {number}: time: found {show(value)}, expected a number from 0 to {most}")
     return float(value) * factor
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, KvplanError
 from kvplan.simulator import study
 from kvplan.simulator.build import build
 from kvplan.simulator.result import summary
@@ -45,6 +48,28 @@ def with_(**changes: Any) -> dict[str, Any]:
         (with_(workload__arrivals={"kind": "closed"}), "closed arrivals need users"),
         ({**GOOD, "engine": {"max_num_seqs": 512, "max_num_batched_tokens": 256}}, "at least max_num_seqs"),
         ({**GOOD, "workload": {}}, "a workload needs either a trace or arrivals"),
+        (with_(workload__arrivals__rate=1e-300), "at least 1e-9"),
+        (
+            with_(workload__prompt={"value": float("inf")}),
+            "workload.prompt.value: found Infinity, expected a finite number",
+        ),
+        (with_(workload__arrivals={"kind": "on_off", "rate": 1e-6, "mean_on": 1e-6, "mean_off": 1}), "rate x mean_on"),
+        (
+            {
+                **GOOD,
+                "duration": 5,
+                "workload": {**GOOD["workload"], "requests": None, "arrivals": {"kind": "at_once"}},
+            },
+            "arrivals at_once need requests",
+        ),
+        (
+            {
+                "step_time": {"kind": "fixed_service"},
+                "duration": 5,
+                "workload": {"arrivals": {"kind": "closed", "users": 1}, "service": 0},
+            },
+            "a service law above zero",
+        ),
         ([], "expected a mapping"),
     ],
 )
@@ -118,6 +143,50 @@ def test_an_interrupted_run_keeps_what_it_has() -> None:
     assert result["partial"] is True
     assert 0 < result["requests"]["finished"] < 100_000
     assert len(calls) == 1
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in items for found in _paths(item, (*path, key)))]
+
+
+FULL: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h100", "tensor_parallel": 1, "memory_utilization": 0.9},
+    "engine": {"max_model_len": 4096, "max_num_seqs": 8, "max_num_batched_tokens": 512, "num_blocks": 400,
+               "preemption": "swap", "swap_bandwidth": "10GB/s", "eviction_policy": "lfu"},
+    "workload": {"arrivals": {"kind": "gamma", "rate": 5, "cv": 2}, "requests": 12, "priorities": [1, 2],
+                 "prompt": {"kind": "lognormal", "mean": 100, "cv": 1, "most": 900},
+                 "output": {"kind": "empirical", "points": [[5, 0.5], [20, 1]]},
+                 "sessions": {"turns": 2, "idle": 1}, "shared_prefix": {"tokens": 64}},
+    "tiers": [{"capacity": "1GB", "bandwidth": "1GB/s", "latency": "1ms"}],
+    "step_time": {"kind": "calibrated", "scale": 1.1, "host": "1ms"},
+    "slo": {"ttft": 1}, "seed": 1, "duration": 30, "replicas": 2, "routing": "prefix_aware",
+}  # fmt: skip
+ODD = st.sampled_from(
+    [None, -1, 0, 1e-12, 1e300, float("nan"), float("inf"), 10**40, "", "x", "9" * 40, [], {}, [1], {"a": 1}, True]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(st.lists(st.tuples(st.sampled_from(_paths(FULL)[1:]), ODD), min_size=1, max_size=2))
+def test_odd_values_anywhere_are_refused_or_run(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    """Whatever stands in a field: a sentence or a run that ends, never another exception."""
+    document = copy.deepcopy(FULL)
+    for path, value in changes:
+        place: Any = document
+        for key in path[:-1]:
+            place = (
+                place[key] if isinstance(place, (dict, list)) and (key in place or isinstance(place, list)) else None
+            )
+            if not place:
+                break
+        if isinstance(place, dict) or (isinstance(place, list) and len(place) > int(path[-1])):
+            place[path[-1]] = value
+    try:
+        run(document)
+    except KvplanError as error:
+        assert len(str(error)) < 1000
 
 
 def test_limits_and_variations_are_parsed_or_named() -> None:
