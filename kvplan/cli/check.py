@@ -30,7 +30,10 @@ def check(
     listed: Annotated[bool, typer.Option("--list", help="Only show what was read from each --manifest.")] = False,
     gpu: Annotated[
         str | None,
-        typer.Option(help="The GPU, where an expectation or manifest names none.", autocompletion=complete_gpu),
+        typer.Option(
+            help="The GPU, in place of what a manifest names; an expectation's own hardware wins.",
+            autocompletion=complete_gpu,
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="The model, where a launch command hides it.", autocompletion=complete_model)
