@@ -10,7 +10,7 @@ from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvplan.answers.composed import Asked, Composed, RankCache, assume, compose, composed, settle
+from kvplan.answers.composed import Asked, Composed, RankCache, assume, compose, composed, settle, split_what_ifs
 from kvplan.answers.fit import MAX_BATCH, fit_on, weights_of
 from kvplan.answers.records import Cache, Component, Derivation, Dtypes, Fit, Input, Model, Weights
 from kvplan.answers.words import (
@@ -109,6 +109,7 @@ def estimate(
     batch, num_gpus = whole(batch, "--batch", 1, MAX_BATCH), whole(num_gpus, "--num-gpus", 1, MAX_GPUS)
     generated = whole(generated, "--generated", 0, MAX_TOKENS)
     skip, what_ifs = _listed(skip_layers, "--kv-cache-dtype-skip-layers"), _listed(what_ifs, "--what-if")
+    techniques, what_ifs = split_what_ifs(techniques, what_ifs)
     encoder = None if encoder_tokens is None else parse_tokens(encoder_tokens, "--encoder-tokens", low=0)
     if not isinstance(drafting, bool):
         raise InputError(f"--drafting: found {show(drafting)}, expected true or false")

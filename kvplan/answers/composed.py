@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, show
 from kvplan.record import record
 
 if TYPE_CHECKING:
@@ -72,12 +72,33 @@ def composed(composition: Composition) -> Composed:
 
 
 def assume(spec: ModelSpec, what_ifs: Iterable[str]) -> ModelSpec:
-    """`spec` under each what-if in turn. Raises InputError for one it can't take."""
-    from kvplan.cache.techniques.what_if import what_if
+    """`spec` under all what-ifs, in one order whatever theirs. Raises InputError for one it can't take."""
+    asked = tuple(what_ifs)
+    if not asked:
+        return spec
+    from kvplan.cache.techniques.what_if import assume as assume_all
 
-    for text in what_ifs:
-        spec = what_if(spec, text)
-    return spec
+    return assume_all(spec, asked)
+
+
+def split_what_ifs(asked: Asked, what_ifs: Iterable[str]) -> tuple[Asked, tuple[str, ...]]:
+    """The runtime techniques of a list without its `what-if` items, and those after `what_ifs`."""
+    if not isinstance(asked, (list, tuple)):
+        return asked, tuple(what_ifs)
+    found, rest = list(what_ifs), []
+    for item in asked:
+        if isinstance(item, Mapping) and len(item) == 1 and _option(next(iter(item))) == "what-if":
+            (value,) = item.values()
+            if not isinstance(value, str):
+                raise InputError(f"--techniques: found what-if {show(value)}, expected text such as 'cla=2'")
+            found.append(value)
+        else:
+            rest.append(item)
+    return tuple(rest), tuple(found)
+
+
+def _option(key: object) -> str:
+    return str(key).lstrip("-").replace("_", "-").lower()
 
 
 def settle(asked: Asked, kv_cache_dtype: str, skip_layers: Iterable[str | int], batch: int) -> Techniques:
@@ -182,8 +203,9 @@ class CacheOptions:
         """These options over `spec`, ready for any context. Raises InputError for an option that is wrong."""
         from kvplan.cache.precision import resolve_precision
 
-        spec = assume(spec, self.what_ifs)
-        asked = settle(self.techniques, self.kv_cache_dtype, self.skip_layers, self.batch)
+        techniques, what_ifs = split_what_ifs(self.techniques, self.what_ifs)
+        spec = assume(spec, what_ifs)
+        asked = settle(techniques, self.kv_cache_dtype, self.skip_layers, self.batch)
         precision = resolve_precision(
             asked.kv_cache_dtype, self.index_dtype, self.state_dtype,
             model_dtype=spec.dtype, value_dtype=self.value_cache_dtype, skip=asked.skip_layers,

@@ -82,3 +82,15 @@ def test_a_list_and_options_make_one_set_of_techniques() -> None:
     assert settle([{"batch": 4}], "auto", [], 4).batch == 4
     with pytest.raises(InputError, match="--batch: found 8, and 4 in the list"):
         settle([{"batch": 4}], "auto", [], 8)
+
+
+def test_what_ifs_of_a_list_are_those_of_the_option() -> None:
+    listed = ({"what-if": "window=1024:3/4"}, {"evict": "tova:2048"}, {"what_if": "attention-every=4"})
+    options = CacheOptions(techniques=({"evict": "tova:2048"},), what_ifs=("attention-every=4", "window=1024:3/4"))
+    spec = resolve_model("llama-3.1-8b").spec
+    # 2 global layers that keep 2,048 tokens and 6 windows, 4,096 B a token; 24 states of 2 MiB.
+    expected = (2 * 2048 + 6 * 1024) * 4096 + 24 * (1 << 21)
+    for asked in (CacheOptions(techniques=listed), options):
+        assert asked.on(spec).at(32768).needed_bytes == expected
+    with pytest.raises(InputError, match="expected text such as 'cla=2'"):
+        CacheOptions(techniques=({"what-if": 2},)).on(spec)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from kvplan.cache.precision import resolve_precision
 from kvplan.cache.size import plan_cache
 from kvplan.cache.techniques import what_if
+from kvplan.cache.techniques.what_if import assume
 from kvplan.errors import InputError
 from kvplan.spec import layers as kinds
 from kvplan.spec.model import ModelSpec
@@ -127,3 +130,55 @@ def test_a_bad_what_if_names_the_nearest_valid_choice(text: str, nearest: str) -
 def test_a_model_that_it_has_no_meaning_for_is_refused(model: ModelSpec, text: str) -> None:
     with pytest.raises(InputError, match="expected"):
         what_if(model, text)
+
+
+LLAMA_8B = dense(32, 8, 128, 32)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        # 8 attention layers of 4,096 B a token, 6 of them windows; 24 states of 32 x 128 x 128 fp32 values.
+        (("window=1024:3/4", "attention-every=4"), (2 * 32768 + 6 * 1024) * 4096 + 24 * 32 * 128 * 128 * 4),
+        # 32 layers of which every second one owns; windows and global layers share among themselves.
+        (("window=1024:3/4", "cla=2"), (12 * 1024 + 4 * 32768) * 4096),
+        (("mla=512+64", "cla=2"), 16 * 576 * 2 * 32768),
+        # DeepSeek V3.2's record in 16 bits: a latent of 576 values and an index key of 128.
+        (("dsa=2048", "mla=512+64"), 32 * (576 + 128) * 2 * 32768),
+        (("window=1024", "mla=512+64"), 32 * 576 * 2 * 1024),
+        (("kv-heads=4", "cla=2", "window=1024:1/2"), (8 * 1024 + 8 * 32768) * 2048),
+    ],
+)
+def test_what_ifs_multiply_in_whatever_order_they_are_written(texts: tuple[str, ...], expected: int) -> None:
+    found = {needed(assume(LLAMA_8B, order), 32768) for order in permutations(texts)}
+    assert found == {expected}
+
+
+def test_compression_takes_the_attention_layers_that_recurrence_leaves() -> None:
+    # Of 32 layers 8 stay attention: (128 + 8,192) records of 1,024 B and 8,192 index keys of 256 B each.
+    for order in permutations(("csa=4", "attention-every=4")):
+        found = plan_cache(assume(LLAMA_8B, order), AUTO)
+        assert found.growing_bytes(32768) == 8 * ((128 + 8192) * 1024 + 8192 * 256)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("mla=512+64", "csa=4"),
+        ("kv-heads=4", "mla=512+64"),
+        ("kv-heads=4", "csa=4"),
+        ("window=1024", "csa=4"),
+        ("dsa=2048", "csa=4"),
+        ("cla=2", "csa=4"),
+        ("cla=2", "mlkv=4"),
+        ("yoco=1024", "owners=0-3"),
+        ("yoco=1024", "window=512"),
+        ("yoco=1024", "mla=512+64"),
+        ("window=1024:1/2", "window=512"),
+    ],
+)
+def test_one_that_would_undo_another_is_refused_in_either_order(texts: tuple[str, str]) -> None:
+    for order in permutations(texts):
+        with pytest.raises(InputError, match=r"^--what-if: found .* expected") as caught:
+            assume(LLAMA_8B, order)
+        assert all(text in str(caught.value) for text in texts)

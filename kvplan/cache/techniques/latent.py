@@ -61,7 +61,8 @@ def with_mla(spec: ModelSpec, latent: int, rope: int) -> ModelSpec:
             case kinds.FullAttention() | kinds.SlidingWindow():
                 window = layer.window if isinstance(layer, kinds.SlidingWindow) else None
                 value = layer.v_head_dim or layer.head_dim
-                return kinds.LatentAttention(layer.query_heads, latent, rope, layer.head_dim, value, window)
+                indexer = layer.indexer if isinstance(layer, kinds.FullAttention) else None
+                return kinds.LatentAttention(layer.query_heads, latent, rope, layer.head_dim, value, window, indexer)
             case kinds.LatentAttention():
                 return replace(layer, latent_dim=latent, rope_dim=rope)
             case _:

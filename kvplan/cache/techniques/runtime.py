@@ -104,11 +104,12 @@ def techniques_from_list(items: Any, name: str = "techniques") -> Techniques:
                 f"--what-if {option}={value}"
             )
         argument = _ARGUMENTS.get(option)
-        if argument is None or argument in options:
+        if argument is None:
             raise InputError(
-                f"{name}: found {show(key)}, expected each of {', '.join(_ARGUMENTS)} at most once"
-                f"{did_you_mean(option, _ARGUMENTS)}"
+                f"{name}: found {show(key)}, expected one of {', '.join(_ARGUMENTS)}{did_you_mean(option, _ARGUMENTS)}"
             )
+        if argument in options:
+            raise InputError(f"{name}: found {option} twice, expected it at most once")
         options[argument] = value
     return parse_techniques(**options)
 

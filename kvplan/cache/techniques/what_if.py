@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kvplan.cache.techniques.compressed import with_csa, with_dsa
@@ -28,6 +28,30 @@ RUNTIME = {
 }
 
 
+def assume(spec: ModelSpec, texts: Iterable[str]) -> ModelSpec:
+    """`spec` under all of `texts`, applied in one fixed order whatever order they are written in.
+
+    Raises InputError for one that `what_if` refuses, and for two of which one would replace the layers of the other.
+    """
+    asked: dict[str, str] = {}
+    for text in texts:
+        name, _ = _read(text)
+        if name in asked:
+            raise InputError(f"{FIELD}: found {show(asked[name])} and {show(text)}, expected {name} at most once")
+        asked[name] = text
+    for name, replaced in _REPLACES.items():
+        other = next((other for other in asked if name in asked and other in replaced and other != name), None)
+        if other is not None:
+            raise InputError(
+                f"{FIELD}: found {show(asked[name])} beside {show(asked[other])}, whose layers it would replace, "
+                "expected one of the two"
+            )
+    for name in _CHANGES:
+        if name in asked:
+            spec = what_if(spec, asked[name])
+    return spec
+
+
 def what_if(spec: ModelSpec, text: str) -> ModelSpec:
     """`spec` as if it had been trained with the technique `text` names, marked among its assumptions.
 
@@ -35,6 +59,13 @@ def what_if(spec: ModelSpec, text: str) -> ModelSpec:
     `mla=512+64`, `attention-every=4`, `csa=4` or `csa=4+128`, `dsa=2048`. Raises InputError naming the nearest valid
     choice.
     """
+    name, value = _read(text)
+    mark = f"what-if {name}={value}: needs training, this checkpoint was not trained with it"
+    return replace(_CHANGES[name](spec, value), assumptions=(*spec.assumptions, mark))
+
+
+def _read(text: str) -> tuple[str, str]:
+    """The name and the value of one what-if."""
     name, equals, value = text.strip().partition("=")
     name = name.strip().lower().replace("_", "-")
     if name in RUNTIME:
@@ -46,9 +77,7 @@ def what_if(spec: ModelSpec, text: str) -> ModelSpec:
         )
     if not equals or not value.strip():
         raise InputError(f"{FIELD}: found {show(text)}, expected a value; nearest: {_EXAMPLES[name]}")
-    changed = _CHANGES[name](spec, value.strip())
-    mark = f"what-if {name}={value.strip()}: needs training, this checkpoint was not trained with it"
-    return replace(changed, assumptions=(*spec.assumptions, mark))
+    return name, value.strip()
 
 
 def what_ifs(spec: ModelSpec) -> tuple[str, ...]:
@@ -109,17 +138,29 @@ def _owners(spec: ModelSpec, value: str) -> ModelSpec:
     return with_owners(spec, owners)
 
 
+# In the order they are applied: KV heads and which layers are attention at all, what kind those are, what a token costs
+# in them, and then which of them share a cache, since only layers of one kind can; an indexer changes reads, so it is
+# last. The stored bytes are the product of all, so only what finds its layers gone depends on the order.
 _CHANGES: dict[str, Callable[[ModelSpec, str], ModelSpec]] = {
     "kv-heads": lambda spec, value: with_kv_heads(spec, _number("kv-heads", value)),
+    "attention-every": lambda spec, value: with_attention_every(spec, _number("attention-every", value)),
+    "csa": _csa,
+    "window": _window,
+    "mla": _mla,
     "cla": lambda spec, value: with_cla(spec, _number("cla", value)),
     "mlkv": lambda spec, value: with_mlkv(spec, _number("mlkv", value)),
     "owners": _owners,
     "yoco": lambda spec, value: with_yoco(spec, parse_tokens(value, f"{FIELD} yoco")),
-    "window": _window,
-    "mla": _mla,
-    "attention-every": lambda spec, value: with_attention_every(spec, _number("attention-every", value)),
-    "csa": _csa,
     "dsa": lambda spec, value: with_dsa(spec, parse_tokens(value, f"{FIELD} dsa")),
+}
+_SHARING = ("cla", "mlkv", "owners", "yoco")
+# What each would undo: compression brings heads, windows and an indexer of its own, a latent has no KV heads.
+_REPLACES: dict[str, tuple[str, ...]] = {
+    "csa": ("kv-heads", "window", "mla", "dsa", *_SHARING),
+    "mla": ("kv-heads",),
+    "yoco": ("window", "mla", *_SHARING),
+    "cla": _SHARING,
+    "mlkv": _SHARING,
 }
 _EXAMPLES = {
     "kv-heads": "kv-heads=8",
