@@ -22,6 +22,9 @@ Token counts: `k`, `K` and `Ki` are 1,024, so `--ctx 128k` is 131,072; `128000` 
 printed. vLLM's own parser reads `128k` as 128,000 and `128K` as 131,072: mind the difference when copying a value.
 Byte sizes follow their spelling: GB is 10^9, GiB is 2^30.
 
+`kvplan --quiet COMMAND`, or KVPLAN_QUIET in the environment, leaves out progress and assumptions; warnings stay.
+NO_COLOR turns colours off, and a pipe has none. In a pipe lines are as long as they are; COLUMNS sets a width.
+
 Exit codes: 0 answered and fits, 1 does not fit (or a lint found problems), 2 usage, bad input or unknown name,
 3 architecture not supported. An error is one sentence on stderr; stdout carries the answer and nothing else.
 

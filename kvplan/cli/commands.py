@@ -13,6 +13,21 @@ EXIT_CODES = (
     "3 architecture not supported."
 )
 
+_OF_LOOKING_UP = "Exit codes: 0 answered; 2 usage, bad input or unknown name."
+_OF_CHECKS = "Exit codes: 0 nothing to object to; 1 something is; 2 usage, bad input or not to be judged"
+#: the exit codes of commands that don't ask what fits
+_OTHER_CODES = {
+    "audit": f"{_OF_CHECKS}.",
+    "check": f"{_OF_CHECKS}; 3 architecture not supported.",
+    "doctor": "Exit codes: 0 kvplan can answer; 2 its data is damaged.",
+    "evidence": f"{_OF_CHECKS}.",
+    "gpus": _OF_LOOKING_UP,
+    "models": f"{_OF_CHECKS}; 3 architecture not supported.",
+    "report": _OF_LOOKING_UP,
+    "techniques": _OF_LOOKING_UP,
+    "validate": f"{_OF_CHECKS}; 130 interrupted.",
+}
+
 ASK, TIME, PROVE, KNOW, SHARE = "Ask", "Over time", "Prove", "Look up", "Share"
 
 
@@ -82,10 +97,12 @@ def _build(name: str, entry: Entry) -> Any:
     found = getattr(import_module(f"kvplan.cli.{entry.module}"), entry.attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(name, epilog=EXIT_CODES, context_settings=entry.settings)(found)
+        single.command(name, context_settings=entry.settings)(found)
         found = single
     else:
         found._add_completion = False
     command: Any = typer.main.get_command(found)
     command.name, command.rich_help_panel = name, entry.panel
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.epilog = _OTHER_CODES.get(name, EXIT_CODES)
     return command

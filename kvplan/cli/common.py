@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+#: set by `kvplan --quiet`, or by the user for every command
+QUIET = "KVPLAN_QUIET"
 JSON_OPTION: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 MODEL_DIR_OPTION: TypeAlias = Annotated[
     Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -9,6 +10,7 @@ import typer
 
 import kvplan
 from kvplan.cli.commands import EXIT_CODES, Commands
+from kvplan.cli.common import QUIET
 from kvplan.cli.streams import drop_stdout, end_by_pipe, os_sentence, prepare_stdout
 from kvplan.errors import MAX_SENTENCE, KvplanError, printable
 
@@ -33,8 +35,12 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="The answer and warnings alone: no progress, no assumptions.")
+    ] = False,
 ) -> None:
-    pass
+    if quiet:
+        os.environ[QUIET] = "1"
 
 
 def command() -> Any:

@@ -34,10 +34,10 @@ def run(what: str | None, flags: Flags, prices: Path | None, model_dir: Path | N
     request = request_of(flags, models, base, name)
     if prices is not None and request.prices is not None:
         raise InputError("--prices: found it beside the plan's own prices, expected one of them")
-    shown = sys.stderr.isatty() and not output.as_json
-    with Bar(shown) as bar:
+    with Bar(sys.stderr.isatty() and not output.as_json) as bar:
         table = load_prices(prices) if request.prices is None else None
-        answer = plan(request, folder=folder, prices=table, model_dir=model_dir, progress=bar.update if shown else None)
+        update = bar.update if bar.shown else None
+        answer = plan(request, folder=folder, prices=table, model_dir=model_dir, progress=update)
     _write(answer, output)
     if output.as_json:
         print_json(answer.to_dict())

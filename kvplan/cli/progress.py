@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from kvplan.cli.common import QUIET
 
 
 class Bar:
     """A bar a stage while it is open, on a terminal; nothing elsewhere."""
 
     def __init__(self, shown: bool) -> None:
-        self.shown = shown
+        self.shown = shown and not os.environ.get(QUIET)
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
 

@@ -52,7 +52,9 @@ def plain_table(*headings: str) -> Table:
 
 
 def notes(console: Console, assumptions: Iterable[str], warnings: Iterable[str]) -> None:
-    """The assumptions and warnings that end an answer, one a line."""
+    """The assumptions and warnings that end an answer, one a line. KVPLAN_QUIET leaves the assumptions out."""
+    if os.environ.get("KVPLAN_QUIET"):
+        assumptions = ()
     for title, lines in (("Assumptions", tuple(assumptions)), ("Warnings", tuple(warnings))):
         if lines:
             console.print()

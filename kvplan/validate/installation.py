@@ -220,6 +220,7 @@ def settings() -> tuple[Setting, ...]:
         Setting("KVPLAN_CACHE_DIR", told("KVPLAN_CACHE_DIR"), f"answers of kvplan check: {default_folder()}"),
         Setting("HF_ENDPOINT", endpoint and re.sub(r"//[^/@]*@", "//", endpoint), "where --hub asks"),
         Setting("HF_TOKEN", "set" if told("HF_TOKEN") else None, "sent with --hub"),
+        Setting("KVPLAN_QUIET", told("KVPLAN_QUIET"), "as kvplan --quiet"),
         Setting("NO_COLOR", told("NO_COLOR"), "no colours" if told("NO_COLOR") else "colours on a terminal"),
     )
 
