@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from kvplan.errors import InputError, did_you_mean, show
-from kvplan.files import read_yaml
 from kvplan.units import parse_bytes, parse_seconds
 
 
@@ -388,15 +386,6 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
         parts = getattr(field.annotation, "__args__", (field.annotation,)) if field is not None else ()
         model = next((item for item in parts if hasattr(item, "model_fields")), Scenario)
     return list(model.model_fields)
-
-
-def load_scenario(path: Path, changes: dict[str, str] | None = None) -> Scenario:
-    """Read a scenario file; `changes` replace single settings by their dotted or short name."""
-    data = read_yaml(path)
-    if isinstance(data, dict):
-        for key, value in (changes or {}).items():
-            change(data, key, value)
-    return parse_scenario(data, str(path))
 
 
 SHORT = {

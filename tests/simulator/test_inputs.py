@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -174,15 +177,8 @@ def test_odd_values_anywhere_are_refused_or_run(changes: list[tuple[tuple[Any, .
     """Whatever stands in a field: a sentence or a run that ends, never another exception."""
     document = copy.deepcopy(FULL)
     for path, value in changes:
-        place: Any = document
-        for key in path[:-1]:
-            place = (
-                place[key] if isinstance(place, (dict, list)) and (key in place or isinstance(place, list)) else None
-            )
-            if not place:
-                break
-        if isinstance(place, dict) or (isinstance(place, list) and len(place) > int(path[-1])):
-            place[path[-1]] = value
+        with suppress(KeyError, IndexError, TypeError):  # the other change may have taken this place away
+            reduce(getitem, path[:-1], document)[path[-1]] = value
     try:
         run(document)
     except KvplanError as error:

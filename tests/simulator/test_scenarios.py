@@ -12,6 +12,7 @@ import pytest
 
 from kvplan.files import read_yaml
 from kvplan.simulator import study
+from kvplan.simulator.build import Built, build
 from kvplan.simulator.scenario import json_schema
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
@@ -22,6 +23,11 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 def run(name: str, *settings: tuple[str, Any]) -> dict[str, Any]:
     path = FOLDER / f"{name}.yaml"
     return study.run(study.changed(study.load_document(path), path, settings), path)
+
+
+def built_of(name: str, *settings: tuple[str, Any]) -> Built:
+    path = FOLDER / f"{name}.yaml"
+    return build(study.changed(study.load_document(path), path, settings), FOLDER)
 
 
 def test_there_are_at_least_ten() -> None:
@@ -89,6 +95,24 @@ def test_sessions_lose_their_cache_in_a_small_pool() -> None:
     assert rates[-1] > 0.75
 
 
+def test_sessions_find_all_they_said_while_nothing_is_evicted() -> None:
+    """A turn finds the whole blocks of what was stored before it: prompt and output but for the last token, whose
+    entry no step has written."""
+    built = built_of("agents-many-turns", ("num-blocks", 200_000))
+    before: dict[int, int] = {}
+    turns = []
+
+    def note(request: Any) -> None:
+        turns.append((request.hit_tokens, before.get(request.session, 0)))
+        before[request.session] = (request.prompt + request.output - 1) // 16 * 16
+
+    built.metrics.on_request = note
+    built.simulation.run()
+    assert built.replicas[0].pool.evicted == 0
+    assert [hit for hit, _ in turns] == [stored for _, stored in turns]
+    assert sum(stored > 0 for _, stored in turns) > 700
+
+
 def test_fp8_doubles_the_blocks_and_not_the_speed() -> None:
     bf16 = run("fp8-against-bf16", ("kv-cache-dtype", "bf16"))
     fp8 = run("fp8-against-bf16", ("kv-cache-dtype", "fp8"))
@@ -101,11 +125,7 @@ def test_fp8_doubles_the_blocks_and_not_the_speed() -> None:
 
 def test_a_window_costs_its_few_blocks() -> None:
     """Windows of 128 in blocks of 16 hold at most nine at rest, so a request of n tokens peaks near ceil(n/16) + 9."""
-    from kvplan.simulator.build import build
-    from kvplan.simulator.scenario import load_scenario
-
-    path = FOLDER / "sliding-window.yaml"
-    layout = build(load_scenario(path), FOLDER).setup.layout
+    layout = built_of("sliding-window").setup.layout
     assert {group.kind for group in layout.groups} == {"full", "window"}
     for n in (1_000, 8_000, 12_300):
         windows = sum(group.held(n - 1, 1) for group in layout.groups if group.kind == "window")
@@ -130,6 +150,9 @@ def test_a_slow_tier_is_worse_than_none_and_a_fast_one_better() -> None:
     times = [result["latency"]["ttft_s"]["mean"] for result in (fast, none, slow)]
     assert times == sorted(times)
     assert fast["tiers"][0]["loads"] > 0
+    # 2 x 8 x 128 x 2 B x 32 layers = 131,072 B a token, 262 us of them at 0.5 GB/s: only whole blocks of 16 move.
+    assert slow["tiers"][0]["loaded_bytes"] % (16 * 131_072) == 0
+    assert slow["tiers"][0]["loaded_bytes"] >= 131_072 * slow["prefix_cache"]["tier_hit_tokens"] > 0
     assert none["tiers"] == []
 
 
