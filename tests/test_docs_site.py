@@ -77,3 +77,14 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "techniques" / "index.html").is_file()
+
+
+def test_the_architecture_names_every_room() -> None:
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    rooms = {path.name for path in (ROOT / "kvplan").iterdir() if (path / "__init__.py").is_file()}
+    files = {path.name for path in (ROOT / "kvplan").glob("*.py")} - {"__init__.py", "__main__.py"}
+    named = set(re.findall(r"`(?:kvplan/)?(\w+\.py)`", text))
+    assert rooms <= set(re.findall(r"`kvplan/(\w+)/", text))
+    assert files <= named
+    for path in re.findall(r"`(kvplan/[\w/]+(?:\.py|/))`", text):
+        assert (ROOT / path).exists(), path
