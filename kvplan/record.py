@@ -28,10 +28,8 @@ def _values(self: Any) -> tuple[Any, ...]:
     return tuple([held[name] for name in self.__record_fields__])
 
 
-def _equal(self: Any, other: object) -> bool:
-    if other.__class__ is not self.__class__:
-        return NotImplemented
-    return bool(_values(self) == _values(other))
+def _equal(self: Any, other: object) -> Any:
+    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:

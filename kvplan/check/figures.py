@@ -78,12 +78,27 @@ class Figures:
         if key not in self._plans:
             question = self.question
             try:
-                self._plans[key] = plan(question.changed(**changed) if changed else question)
+                self._plans[key] = self._ask(question.changed(**changed) if changed else question)
             except InputError as error:
                 if str(error).startswith(("model:", "--gpu", "--engine", "hardware:")):
                     raise
                 raise EngineRefusesError(str(error)) from None
         return self._plans[key]
+
+    def _ask(self, question: Question) -> tuple[EngineAnswer, Budget | None]:
+        """The plan of a question, worked out once for all expectations that ask it."""
+        settings = repr(sorted(question.settings.items(), key=lambda item: item[0]))
+        key = (
+            *self._model_key, question.engine.name, question.version, question.device.slug, question.parallel, settings,
+            question.available_bytes,
+        )  # fmt: skip
+        if key not in self.reader.plans:
+            self.reader.plans[key] = plan(question)
+        return self.reader.plans[key]
+
+    @property
+    def _model_key(self) -> tuple[Any, ...]:
+        return (self.subject.model, self.subject.weights, self.subject.placed.file.parent)
 
     def estimate(self, length: int | None = None) -> Estimate:
         """The analytic answer for one sequence; with an engine, in the dtype of its cache."""
@@ -96,7 +111,10 @@ class Figures:
             # An unknown word costs a search for the nearest one, and "auto" is no format's name.
             named = any(flag in settings for flag in _DTYPE_FLAGS)
             dtype = analytic_dtype(settings, asked) if named else asked
-            self._estimates[context] = estimate(self.loaded, ctx=context, kv_cache_dtype=dtype)
+            key, known = (*self._model_key, context, dtype), self.reader.estimates
+            if key not in known:
+                known[key] = estimate(self.loaded, ctx=context, kv_cache_dtype=dtype)
+            self._estimates[context] = known[key]
         return self._estimates[context]
 
     def value(self, metric: Metric, at: int | None = None, **changed: Any) -> float:
@@ -172,7 +190,7 @@ class Figures:
             question.loaded, question.engine, question.version, question.device, question.parallel,
             question.settings, pool,
         )  # fmt: skip
-        other, _ = plan(shorter.changed(max_model_len=at))
+        other, _ = self._ask(shorter.changed(max_model_len=at))
         return other.max_concurrency or 0.0
 
     def missing_gpus(self, changed: Mapping[str, Any] | None = None) -> int:

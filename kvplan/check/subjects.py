@@ -51,12 +51,17 @@ class Subject:
 
 
 class Reader:
-    """Turns expectations into subjects; manifests and models are read once."""
+    """Turns expectations into subjects; manifests and models are read once.
+
+    `plans` and `estimates` hold answers that several expectations share.
+    """
 
     def __init__(self, given: Given, inputs: Inputs) -> None:
         self.given, self.inputs = given, inputs
         self._manifests: dict[tuple[Path, tuple[tuple[str, str], ...]], ManifestReading] = {}
         self._models: dict[tuple[str, str, Path], LoadedModel] = {}
+        self.plans: dict[Any, Any] = {}
+        self.estimates: dict[Any, Any] = {}
         self._sources: dict[tuple[Path, tuple[tuple[str, str], ...]], Source] = {}
 
     def subjects(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
