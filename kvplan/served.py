@@ -10,6 +10,7 @@ from typing import Any
 from kvplan.cache.precision import resolve_precision
 from kvplan.cache.size import plan_cache
 from kvplan.engines.native import PARALLEL_FLAGS, parallel_from
+from kvplan.engines.registry import canonical_engine
 from kvplan.errors import InputError, show
 from kvplan.estimator import Estimate, estimate
 from kvplan.files import read_yaml
@@ -68,17 +69,34 @@ def analytic_dtype(settings: Mapping[str, Any], asked: str) -> str:
         return "auto"
 
 
-def refuse_techniques(given: Mapping[str, Any]) -> None:
+_TECHNIQUES = {"evict": "eviction", "sparse_read": "quest", "share_prefix": "prefix", "offload": "offload"}
+
+
+def refuse_techniques(engine: str | None, given: Mapping[str, Any]) -> None:
     """Runtime techniques are composed analytically; an engine has its own flags for what it can do.
 
-    Raises InputError for one that is given.
+    `engine` is None where only a launch command names it. Raises InputError for a technique that is given: with the
+    engines that have it where `engine` has not.
     """
-    for name, value in given.items():
-        if value:
+    from kvplan.engines.support import engines_with, supports
+
+    name = None if engine is None else canonical_engine(engine.partition("@")[0])
+    for option, value in given.items():
+        if not value:
+            continue
+        flag, technique = f"--{option.replace('_', '-')}", _TECHNIQUES.get(option)
+        found = supports(name, technique) if name is not None and technique is not None else None
+        if technique is not None and found is not None and not found:
+            have = ", ".join(engines_with(technique)) or "none of the engines kvplan knows"
+            why = f" ({found.note})" if found.note else ""
             raise InputError(
-                f"--{name.replace('_', '-')}: found it beside --engine, expected the engine's own flags there "
-                "(without --engine techniques are composed analytically)"
+                f"{flag}: {name} has no such technique{why}, expected an engine that has it: {have}; "
+                "without --engine it is composed analytically"
             )
+        raise InputError(
+            f"{flag}: found it beside --engine, expected the own flags of {name or 'the engine'} there "
+            "(without --engine techniques are composed analytically)"
+        )
 
 
 def read_engine_config(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from kvplan.engines.registry import find_engine
 from kvplan.errors import InputError
 from kvplan.hardware.accelerators import Accelerator
 from kvplan.memory.budget import Budget
-from kvplan.memory.feasible import Feasible, feasible_share
+from kvplan.memory.feasible import Feasible, feasible_share, overrun
 from kvplan.record import record
 from kvplan.spec.resolve import LoadedModel
 from kvplan.units import gib, tokens
@@ -121,14 +121,29 @@ def serve(
     chosen = parallel if parallel is not None else parallel_from(own)
     question = Question(loaded, model, version, device, chosen, own, tuple(available_bytes))
     answer, budget = plan(question)
+    doubts = () if budget is None else (overrun(budget), _undecided(answer, budget))
     return Serving(
         engine=_section(answer, budget, question),
         budget=budget,
         feasible=None if budget is None else feasible_share(budget, _checked_bytes(answer)),
         changes=tuple(_changes(question, answer)) if help_wanted else (),
         command=command_for(question, answer),
-        warnings=(*answer.warnings, *(budget.warnings if budget else ())),
+        warnings=tuple(
+            dict.fromkeys((*answer.warnings, *(budget.warnings if budget else ()), *(line for line in doubts if line)))
+        ),
         assumptions=(*answer.assumptions, *(budget.assumptions if budget else ())),
+    )
+
+
+def _undecided(answer: EngineAnswer, budget: Budget) -> str | None:
+    """The sentence where the budget's range holds both a start and a refusal."""
+    needed = answer.refused.needed_bytes if answer.refused is not None else answer.needed_bytes_one_request
+    stage = budget.poorest
+    if not max(0, stage.low) < needed <= stage.high:
+        return None
+    return (
+        f"the range of the memory budget, {gib(max(0, stage.low))} to {gib(stage.high)} of KV cache, holds both a "
+        f"start and a refusal: {gib(needed)} must be free"
     )
 
 
@@ -213,9 +228,15 @@ def _changes(question: Question, answer: EngineAnswer) -> Iterator[Change]:
             continue
         after = other.capacity_tokens or 0
         if other.refused is None and (answer.refused is not None or after * 100 >= before * 101):
-            flags = " ".join(f"--{flag.replace('_', '-')}" for flag in native_flags(question.engine.name, option))
+            own = native_settings(question.engine.name, {option: value})
+            flags = " ".join(_flag(answer.name, name) for name in own)
             effect = _effect(answer, other)
-            yield Change(flags, str(value), cost, True, other.capacity_tokens, other.max_concurrency, effect)
+            said = str(next(iter(own.values())))
+            yield Change(flags, said, cost, True, other.capacity_tokens, other.max_concurrency, effect)
+
+
+def _flag(engine: str, name: str) -> str:
+    return f"--{name if engine == 'tensorrt-llm' else name.replace('_', '-')}"
 
 
 def _effect(answer: EngineAnswer, other: EngineAnswer) -> str:
@@ -254,11 +275,26 @@ def command_for(question: Question, answer: EngineAnswer) -> str:
     if question.parallel.expert:
         given["enable_expert_parallel"] = True
     for flag, value in given.items():
-        if value is None or value is False:
+        if value is None or value is False or not _exists(flag, answer):
             continue
-        name = f"--{flag if answer.name == 'tensorrt-llm' else flag.replace('_', '-')}"
+        name = _flag(answer.name, flag)
         words.append(name if value is True else f"{name} {shlex.quote(str(value))}")
     return " ".join(words)
+
+
+def _exists(flag: str, answer: EngineAnswer) -> bool:
+    """Whether the engine would take the flag: an unknown one stops its start."""
+    if any(setting.name == flag for setting in answer.settings):
+        return True
+    from kvplan.engines.commands.flags import load_table, version_number
+
+    try:
+        table = load_table(answer.name)
+    except InputError:
+        return True
+    return table.find(f"--{flag.replace('_', '-')}", version_number(answer.version)) is not None or (
+        table.find(f"--{flag}", version_number(answer.version)) is not None
+    )
 
 
 def verdict(serving: Serving, model: str) -> str:
@@ -275,6 +311,11 @@ def verdict(serving: Serving, model: str) -> str:
         what = f"one request of {tokens(engine.max_model_len)} tokens needs" if whole else "a start needs at least"
         return f"{model} would NOT start on {where}: {what} {needed} of KV cache a worker and {have} are available."
     count, concurrency = tokens(engine.capacity_tokens or 0), engine.max_concurrency or 0
+    if engine.name == "vllm" and (engine.capacity_tokens or 0) < 0.99 * concurrency * engine.max_model_len:
+        return (
+            f"{model} on {where} has room for {concurrency:.2f} requests of {tokens(engine.max_model_len)} tokens at "
+            f"once; the {count} tokens it logs are divided by its {len(engine.groups)} cache groups."
+        )
     return (
         f"{model} on {where} holds {count} tokens of KV cache: {concurrency:.2f} requests of "
         f"{tokens(engine.max_model_len)} tokens at once."

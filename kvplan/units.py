@@ -25,8 +25,8 @@ _TIME_FACTORS = {"s": 1.0, "": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 36
 _NUMBER = re.compile(r"([0-9][0-9_,]*)(?:\.([0-9]+))?([A-Za-z]*)")
 
 
-def _scaled(text: str, factors: dict[str, int]) -> int | None:
-    """Return `text` as an exact integer, or None when it isn't a whole number of units."""
+def _scaled(text: str, factors: dict[str, int], *, floor: bool) -> int | None:
+    """Return `text` as an integer, or None when it is no number or, unless `floor`, no whole number of units."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or len(text) > 40:
         return None
@@ -35,7 +35,7 @@ def _scaled(text: str, factors: dict[str, int]) -> int | None:
         return None
     digits = whole.replace("_", "").replace(",", "") + fraction
     value, remainder = divmod(int(digits) * factors[suffix], 10 ** len(fraction))
-    return value if remainder == 0 else None
+    return value if floor or remainder == 0 else None
 
 
 def whole(value: object, field: str, low: int, high: int) -> int:
@@ -46,10 +46,10 @@ def whole(value: object, field: str, low: int, high: int) -> int:
     return int(number)
 
 
-def _read(value: object, factors: dict[str, int]) -> int | None:
+def _read(value: object, factors: dict[str, int], *, floor: bool = False) -> int | None:
     """A number, or text with a unit, as an integer; None for anything else."""
     if isinstance(value, str):
-        return _scaled(value, factors)
+        return _scaled(value, factors, floor=floor)
     return int(value.__index__()) if hasattr(value, "__index__") and not isinstance(value, bool) else None
 
 
@@ -68,11 +68,11 @@ def parse_tokens(text: str | int, field: str = "--ctx", *, low: int = 1) -> int:
 
 
 def parse_bytes(text: str | int, field: str) -> int:
-    """Parse a size such as `80GB`, `9.5GiB` or `512M` (a bare letter is binary) into bytes.
+    """Parse a size such as `80GB`, `19.12GiB` or `512M` (a bare letter is binary) into whole bytes, rounded down.
 
     Raises InputError when it is no positive size.
     """
-    value = _read(text, _BYTE_FACTORS)
+    value = _read(text, _BYTE_FACTORS, floor=True)
     if value is None or value < 1:
         raise InputError(f"{field}: found {show(text)}, expected a size such as 80GB, 9.5GiB or a number of bytes")
     return value

@@ -104,13 +104,29 @@ def estimate(
         kv_cache_dtype_skip_layers=",".join(map(str, skipped)) or None,
     )  # fmt: skip
     source = Source(model, model_dir, hub, assume == "dense")
-    if engine is not None or command is not None:
+    if engine is None and command is None:
+        _without_engine(own, engine_config, available_memory)
+    else:
         where = Where(engine, command, engine_config, gpu, num_gpus, available_memory)
         from kvplan.served import refuse_techniques
 
-        refuse_techniques({**listed, "techniques": techniques, "what_if": what_if, "generated": generated})
+        refuse_techniques(engine, {**listed, "techniques": techniques, "what_if": what_if, "generated": generated})
         return served(source, where, own, asked, Output(as_json, explain, matrix, layouts))
     asked["techniques"] = options.technique_list(techniques, **listed, block_size=block_size)
     return plain(
         source, {**asked, "ctx": ctx, "gpu": gpu, "num_gpus": num_gpus}, Output(as_json, explain, matrix, layouts)
     )
+
+
+_SHARED = ("max_model_len", "kv_cache_dtype", "kv_cache_dtype_skip_layers", "block_size")
+
+
+def _without_engine(own: dict[str, Any], engine_config: object, available_memory: object) -> None:
+    """Refuse an engine's flag that would silently change nothing."""
+    given = {**own, "engine_config": engine_config, "available_memory": available_memory}
+    for name, value in given.items():
+        if value is not None and name not in _SHARED:
+            raise InputError(
+                f"--{name.replace('_', '-')}: found it without --engine, expected the engine that takes it, "
+                "such as --engine vllm"
+            )

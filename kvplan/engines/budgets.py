@@ -50,7 +50,7 @@ LMDEPLOY_OPTIONS = (
 )
 LLAMA_CPP_OPTIONS = (
     Option("ubatch_size", "whole", low=1, aliases=("ub",)),
-    Option("ctx_size", "tokens", low=1, aliases=("c", "ctx", "max_model_len", "n_ctx")),
+    Option("ctx_size", "tokens", aliases=("c", "ctx", "max_model_len", "n_ctx")),
 )
 
 
@@ -180,16 +180,18 @@ def _sglang(ask: Ask) -> Run:
     from kvplan.engines.sglang.budget import default_mem_fraction, static_budget
 
     options, weights = read_options(SGLANG_OPTIONS, ask.settings), ask.weights()
-    share = options["mem_fraction_static"]
-    if share is None:
-        latent = any(isinstance(block, LatentAttention) for block in ask.loaded.spec.blocks.values())
-        share = default_mem_fraction(
-            ask.device.memory_bytes // MIB, tp=ask.parallel.tensor, pp=ask.parallel.pipeline, mla=latent,
-            chunked_prefill_size=options["chunked_prefill_size"], decode_max_bs=options["cuda_graph_max_bs"],
-        ).fraction  # fmt: skip
+    latent = any(isinstance(block, LatentAttention) for block in ask.loaded.spec.blocks.values())
+    default = default_mem_fraction(
+        ask.device.memory_bytes // MIB, tp=ask.parallel.tensor, pp=ask.parallel.pipeline, mla=latent,
+        chunked_prefill_size=options["chunked_prefill_size"], decode_max_bs=options["cuda_graph_max_bs"],
+    )  # fmt: skip
+    asked = options["mem_fraction_static"]
     vision = _multimodal(ask.loaded, weights)
     reserve = ask.total - static_budget(ask.total, ask.total, 1.0, multimodal=vision)
-    return ask.run(weights, share, reserve_bytes=reserve)
+    return ask.run(
+        weights, default.fraction if asked is None else asked, reserve_bytes=reserve,
+        outside_share=1 - default.fraction,
+    )  # fmt: skip
 
 
 def _tensorrt_llm(ask: Ask) -> Run:

@@ -115,10 +115,19 @@ def require_dtype(engine: str, kv_cache_dtype: str) -> str:
     wanted = find_format(kv_cache_dtype).name
     dtypes = kv_dtypes(name)
     if wanted not in dtypes:
-        have = [other for other in engine_names() if wanted in kv_dtypes(other)]
+        have = engines_with_dtype(wanted)
         others = f"; engines that have it: {', '.join(have)}" if have else ""
         raise InputError(f"--kv-cache-dtype: found {wanted} with {name}, expected one of {', '.join(dtypes)}{others}")
     return wanted
+
+
+def engines_with_dtype(kv_cache_dtype: str) -> list[str]:
+    """The engines that take a cache dtype; none for a name that kvplan doesn't know."""
+    try:
+        wanted = find_format(kv_cache_dtype).name
+    except InputError:
+        return []
+    return [name for name in engine_names() if wanted in kv_dtypes(name)]
 
 
 def kv_dtypes(engine: str) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ class Run:
     `total_bytes` is what the device shows the engine, `share` its memory flag (None where it has none), `tokens` and
     `sequences` what the profile run takes (0 sequences: it samples nothing), `length` the longest request. `rules` are
     the engine's figures at the release asked for. `unified` says that device and host share the memory,
-    `vision` that an encoder is profiled too.
+    `vision` that an encoder is profiled too. `outside_share` is what the engine itself would leave, by rule of thumb,
+    for all that its memory flag leaves out.
     """
 
     spec: ModelSpec
@@ -47,6 +48,7 @@ class Run:
     unified: bool = False
     vision: bool = False
     reserve_bytes: int = 0
+    outside_share: float = 0
 
 
 @record
@@ -232,6 +234,10 @@ def budget(engine: str, version: str, run: Run, *, warnings: tuple[str, ...] = (
     if engine == "vllm":
         graphs = None if run.rules["graphs_charged"] else graph_term(run, max(run.weights.layers))
         outside = [None if run.rules["context_charged"] else _context(), graphs]
+    elif run.outside_share:
+        size = int(run.outside_share * min(stage.share_of for stage in stages))
+        says = f"what {engine} leaves by default on this device and with this prefill size"
+        outside = [exact("activations and graphs", size, says, "the engine's default of its memory flag")]
     assumptions = run.weights.assumptions
     if run.tokens and widths(run.spec) is None:
         assumptions += ("the activation peak is left out: the model's widths aren't known",)

@@ -66,7 +66,8 @@ def estimate_arguments(question: EstimateQuestion) -> dict[str, Any]:
     found = {name: getattr(options, name) for name in options.__record_fields__}  # type: ignore[attr-defined]
     if question.engine is not None:
         refuse_techniques(
-            {name: getattr(question, name) for name in (*TECHNIQUES, "what_if", "generated") if name != "block_size"}
+            question.engine,
+            {name: getattr(question, name) for name in (*TECHNIQUES, "what_if", "generated") if name != "block_size"},
         )
         found.pop("techniques")
     return {**found, "drafting": question.drafting}

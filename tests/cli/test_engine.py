@@ -176,7 +176,11 @@ MISTAKES = [
     ((*VLLM, "--block-size", "7"), "block", "7"),
     ((*VLLM, "--available-memory", "lots"), "--available-memory: found 'lots'", "9.5GiB"),
     ((*VLLM, "--max-num-batched-tokens", "12q"), "max-num-batched-tokens", "12q"),
-    ((*VLLM, "--evict", "snapkv:2048"), "--evict: found it beside --engine", "own flags"),
+    ((*VLLM, "--evict", "snapkv:2048"), "--evict: vllm has no such technique", "tensorrt-llm"),
+    ((*VLLM, "--share-prefix", "4k:8"), "--share-prefix: found it beside --engine", "own flags of vllm"),
+    ((*VLLM, "--kv-cache-dtype", "q8_0"), "--kv-cache-dtype: found 'q8_0'", "engines that have it: llama.cpp"),
+    (("-tp", "2"), "--tensor-parallel-size: found it without --engine", "--engine vllm"),
+    (("--available-memory", "20GiB"), "--available-memory: found it without --engine", "--engine vllm"),
     ((*VLLM, "--matrix", "ctx=8k", "rows=1"), "--matrix: found 'rows=1'", "batch=1,8,64"),
     ((*VLLM, "stray"), "stray", "expected"),
     (("--layouts",), "--gpu: found nothing", "device"),
@@ -242,3 +246,38 @@ def test_a_bad_command_gets_one_sentence(kvplan_cli: Cli, command: str, sentence
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
     assert sentence in ran.err
+
+
+def test_a_figure_pasted_from_a_log_is_a_size(kvplan_cli: Cli) -> None:
+    """vLLM prints GiB with two places; 32.06 GiB is no whole number of bytes and is rounded down."""
+    answer = document(
+        kvplan_cli("estimate", "llama-3.1-70b", *VLLM, "-tp", "4", "--available-memory", "32.06GiB", "--json")
+    )
+    assert answer["engine"]["available_bytes"] == [int(32.06 * 2**30)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "value"),
+    [
+        ("sglang", "--kv-cache-dtype", "fp8_e4m3"),
+        ("lmdeploy", "--quant-policy", "8"),
+        ("vllm", "--kv-cache-dtype", "fp8"),
+    ],
+)
+def test_help_names_the_flags_and_values_of_the_engine(kvplan_cli: Cli, engine: str, flag: str, value: str) -> None:
+    answer = document(
+        kvplan_cli("estimate", "llama-3.1-70b", "--engine", engine, "--gpu", "h100", "-tp", "4", "--json")
+    )
+    assert (flag, value) in [(change["flag"], change["value"]) for change in answer["changes"]]
+
+
+def test_weights_beyond_the_gpu_are_named(kvplan_cli: Cli) -> None:
+    """70.6 B parameters of 2 B are 131.4 GiB."""
+    result = kvplan_cli("estimate", "llama-3.1-70b", "--engine", "sglang", "--gpu", "h100")
+    assert result.code == 1
+    assert "the weights take 131.4 GiB of a GPU that has" in " ".join(result.out.split())
+
+
+def test_the_command_leaves_out_a_flag_that_would_stop_the_start(kvplan_cli: Cli) -> None:
+    answer = document(kvplan_cli("estimate", "llama-3.1-8b", *VLLM, "--foo-bar", "3", "--port", "8000", "--json"))
+    assert "--port 8000" in answer["engine_command"] and "foo" not in answer["engine_command"]

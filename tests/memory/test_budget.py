@@ -18,7 +18,7 @@ from kvplan.errors import InputError
 from kvplan.hardware.accelerators import find
 from kvplan.memory.activation import layer_bytes, widths
 from kvplan.memory.budget import IDENTITIES, Budget, captured_batches
-from kvplan.memory.feasible import feasible_share
+from kvplan.memory.feasible import feasible_share, overrun
 from kvplan.memory.terms import overheads
 from kvplan.spec.resolve import resolve_model
 
@@ -148,7 +148,10 @@ def test_the_feasible_interval() -> None:
     more = feasible_share(found, found.available_bytes[0] + 4 * GIB)
     assert more.least == pytest.approx(0.95)
     assert interval.most is not None and 0.9 < interval.most < 1
-    assert "below it one request doesn't fit, above it the CUDA context and CUDA graphs don't" in interval.says
+    assert (
+        "below it one request doesn't fit, above it there is no room for the CUDA context and CUDA graphs"
+        in interval.says
+    )
     assert feasible_share(found, 80 * GIB).least is None
     assert "no value works" in feasible_share(found, 80 * GIB).says
 
@@ -187,3 +190,19 @@ def test_terms_sum_to_the_start_and_more_share_is_more_cache(
             assert all(0 <= item.low <= item.nominal <= item.high for item in stage.terms)
         found.append(budget.stages[0].nominal)
     assert found[0] <= found[1]
+
+
+def test_a_flag_beyond_what_lies_outside_it_is_said() -> None:
+    """vLLM compares its share with the free memory, and a context takes some of it: 1.0 never starts."""
+    told = overrun(ask("vllm", "llama-3.1-8b", "h100", "0.11.0", gpu_memory_utilization=1.0, visible=80 * GIB))
+    assert told is not None and "at 1.00 leaves no room for the CUDA context" in told
+    assert overrun(ask("vllm", "llama-3.1-8b", "h100", "0.11.0", gpu_memory_utilization=0.9, visible=80 * GIB)) is None
+
+
+def test_the_default_of_sglang_lies_in_its_own_interval() -> None:
+    found = ask("sglang", "llama-3.1-8b", "h100", "0.5.23")
+    interval = feasible_share(found, 4 * GIB)
+    assert interval.most is not None and interval.least is not None and found.share is not None
+    assert interval.least < found.share <= interval.most < 0.95
+    assert overrun(found) is None
+    assert overrun(ask("sglang", "llama-3.1-8b", "h100", "0.5.23", mem_fraction_static=1.0)) is not None

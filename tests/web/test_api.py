@@ -43,7 +43,7 @@ def test_an_estimate_is_the_one_in_the_readme(site: Site) -> None:
         ({**LLAMA, "gpu": "h1000"}, "--gpu: found the unknown device 'h1000'"),
         ({**LLAMA, "engine": "vllm"}, "--gpu: found nothing"),
         ({**LLAMA, "engine": "vlm", "gpu": "h100"}, "nearest: vllm"),
-        ({**LLAMA, "engine": "vllm", "gpu": "h100", "evict": "snapkv:2048"}, "--evict: found it beside --engine"),
+        ({**LLAMA, "engine": "vllm", "gpu": "h100", "evict": "snapkv:2048"}, "--evict: vllm has no such technique"),
         ({**LLAMA, "kv_cache_dtype": "fp9"}, "fp9"),
     ],
 )

@@ -128,8 +128,11 @@ def _choice(name: str, value: Any) -> str:
 def _cache_dtype(value: Any) -> str:
     word, known = str(value).strip().lower(), load_rules("vllm")["kv_cache_dtypes"]
     if word not in known:
-        raise InputError(f"--kv-cache-dtype: found {show(value)}, expected one of vLLM's {', '.join(known)}"
-                         f"{did_you_mean(word, known)}")  # fmt: skip
+        from kvplan.engines.support import engines_with_dtype
+
+        have = ", ".join(engines_with_dtype(word))
+        others = f"; engines that have it: {have}" if have else did_you_mean(word, known)
+        raise InputError(f"--kv-cache-dtype: found {show(value)}, expected one of vLLM's {', '.join(known)}{others}")
     return word
 
 
