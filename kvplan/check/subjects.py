@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvplan.check.expectations import Placed
 from kvplan.check.inputs import Inputs
@@ -20,6 +20,11 @@ from kvplan.memory.weight_formats import weight_methods
 from kvplan.spec.model import WeightQuantization
 from kvplan.spec.resolve import SUFFIXES, LoadedModel, registry, resolve_model
 from kvplan.units import MAX_TOKENS
+
+if TYPE_CHECKING:
+    from kvplan.engines.base import EngineAnswer
+    from kvplan.estimator import Estimate
+    from kvplan.memory.budget import Budget
 
 _PLAIN = ("BF16", "F16", "FP16", "F32")
 
@@ -60,8 +65,8 @@ class Reader:
         self.given, self.inputs = given, inputs
         self._manifests: dict[tuple[Path, tuple[tuple[str, str], ...]], ManifestReading] = {}
         self._models: dict[tuple[str, str, Path], LoadedModel] = {}
-        self.plans: dict[Any, Any] = {}
-        self.estimates: dict[Any, Any] = {}
+        self.plans: dict[tuple[Any, ...], tuple[EngineAnswer, Budget | None]] = {}
+        self.estimates: dict[tuple[Any, ...], Estimate] = {}
         self._sources: dict[tuple[Path, tuple[tuple[str, str], ...]], Source] = {}
 
     def subjects(self, placed: Placed) -> tuple[list[Subject], list[Finding]]:
