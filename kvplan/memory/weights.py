@@ -122,7 +122,9 @@ def uncounted(spec: ModelSpec, drafting: bool = False) -> Uncounted | None:
         return None
     counted = spec.parameters.total + (spec.parameters.draft if drafting else 0)
     stated = round(published * 10**9)
-    if 1000 * stated <= counted * (1000 + PUBLISHED_TOLERANCE_PERMILLE):
+    # Counts from 1,000 B on are published as tenths of a trillion: 1.6 T is anything from 1.55 T.
+    rounding = 50 * 10**9 if published >= 1000 and stated % 10**11 == 0 else 0
+    if 1000 * (stated - rounding) <= counted * (1000 + PUBLISHED_TOLERANCE_PERMILLE):
         return None
     causes = ["a vision or audio tower"] if has_tower(spec) else []
     causes += ["draft layers"] if spec.draft_layers and not drafting else []
