@@ -29,8 +29,7 @@ def shard_layer(layer: kinds.SingleLayer, ranks: int) -> kinds.SingleLayer:
         case kinds.Mamba1():
             return replace(layer, inner=_share(layer.inner, ranks))
         case kinds.Mamba2():
-            groups = layer.groups if layer.groups % ranks == 0 else max(layer.groups, ranks)
-            return replace(layer, heads=_share(layer.heads, ranks), groups=_share(groups, ranks))
+            return replace(layer, heads=_share(layer.heads, ranks), groups=_share(layer.groups, ranks))
         case kinds.GatedDelta():
             return replace(
                 layer, key_heads=_share(layer.key_heads, ranks), value_heads=_share(layer.value_heads, ranks)
