@@ -24,7 +24,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("entries.py", "shard.py", "state.py", "layout.py", "size.py", "formats.py")
-TESTS = ("tests/test_headlines.py", "tests/cache/test_formats.py", "tests/cache/test_laws.py")
+TESTS = (
+    "tests/test_headlines.py",
+    *(f"tests/cache/test_{name}.py" for name in ("entries", "parts", "formats", "laws")),
+)
 EXAMPLES = 20  # of each law; a run of the suite tries more
 SECONDS = 90
 
