@@ -14,6 +14,9 @@ from kvplan.simulator.slots import SlotEngine
 
 QUANTILES = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99))
 
+#: samples of the pool and the queues in the document
+POINTS = 200
+
 DEFINITIONS = {
     "ttft_s": "first token - arrival",
     "tpot_s": "(last token - first token) / (output tokens - 1)",
@@ -30,6 +33,7 @@ DEFINITIONS = {
     "stability": "overloaded: the queue found by arrivals grows by over 2 % of a request each, in a line that explains "
     "over half of its variance, or all in the system do so to the end; backlogged: a queue is left without such a "
     "line, or the run is too short to tell; else stable",
+    "over_time": "samples along the run, each of the replica that ended a step then",
     "quantiles": f"nearest rank, exact up to {EXACT_VALUES:,} values and within {ACCURACY:.1%} beyond",
 }
 
@@ -90,6 +94,7 @@ def summary(built: Built, scenario: Scenario, name: str) -> dict[str, Any]:
         document["utilization"] = _utilization(built, span)
     else:
         document["pool"] = _pool(built)
+        document["over_time"] = _over_time(built)
         document["tiers"] = _tiers(built)
         document["decode_step"] = _decode_step(built)
         document["scheduler_rules"] = RULE_SOURCES
@@ -135,6 +140,14 @@ def _pool(built: Built) -> dict[str, Any]:
         document["mean_stored_tokens"] = stored
         document["waste"] = 1 - stored / (mean_used * block) if mean_used else 0.0
     return document
+
+
+def _over_time(built: Built) -> dict[str, list[float]]:
+    """Samples along the run, at most POINTS of them: ends of steps, and what was in use and in the queues then."""
+    series = built.metrics.series
+    samples = series[:: -(-len(series) // POINTS) or 1]
+    columns = ("time_s", "used_blocks", "running", "waiting")
+    return {name: [sample[place] for sample in samples] for place, name in enumerate(columns)}
 
 
 def _decode_step(built: Built) -> dict[str, Any] | None:

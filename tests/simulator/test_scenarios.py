@@ -202,6 +202,10 @@ def test_the_five_requests() -> None:
     """By hand: one preemption when all 100 blocks are taken, 64 steps, 320 tokens twice."""
     result = run("five-requests-one-preemption")
     assert result["pool"]["peak_used_blocks"] == 100
+    over_time = result["over_time"]
+    assert over_time["time_s"] == sorted(over_time["time_s"])
+    assert max(over_time["used_blocks"]) == 88  # four sequences of 320 + 32 tokens, 22 blocks each
+    assert (over_time["running"][0], over_time["running"][-1]) == (4, 1)
     assert result["preemptions"] == 1
     assert result["recomputed_tokens"] == 320
     assert result["pool"]["steps"] == 64
