@@ -8,6 +8,7 @@ from typing import Any
 
 from kvplan.engines.base import Parallelism
 from kvplan.engines.native import PARALLEL_FLAGS, native_settings, parallel_from
+from kvplan.engines.registry import canonical_engine
 from kvplan.errors import InputError, KvplanError, show
 from kvplan.estimator import estimate
 from kvplan.hardware.accelerators import find
@@ -18,6 +19,9 @@ from kvplan.units import parse_tokens
 
 MOST_CELLS = 400
 DEFAULT_ENGINE = "vllm"
+#: Engines that split a model by whole layers alone, and those that split a request's tokens over ranks.
+LAYER_SPLIT = ("llama.cpp", "ik_llama.cpp", "ollama")
+TOKEN_SPLIT = ("vllm",)
 
 
 @record
@@ -143,18 +147,19 @@ def layouts(
     asked: Mapping[str, Any],
 ) -> Layouts:  # fmt: skip
     """Every split of `count` GPUs into tensor, pipeline and data ranks, and decode context ranks where latents or
-    few KV heads would be copied."""
+    few KV heads would be copied; only the kinds of ranks that the engine has."""
     if gpu is None:
         raise InputError("--gpu: found nothing beside --layouts, expected the device to serve on")
     name = engine or DEFAULT_ENGINE
     kept = {key: value for key, value in settings.items() if key not in PARALLEL_FLAGS}
     if asked.get("ctx"):
         kept = {**native_settings(name, {"max_model_len": parse_tokens(asked["ctx"])}), **kept}
+    own = canonical_engine(name.partition("@")[0])
     rows = [
         _layout(loaded, name, gpu, (tensor, pipeline, count // tensor // pipeline, context), kept)
-        for tensor in _divisors(count)
+        for tensor in ([1] if own in LAYER_SPLIT else _divisors(count))
         for pipeline in _divisors(count // tensor)
-        for context in ((1,) if tensor == 1 else (1, tensor))
+        for context in ((1,) if tensor == 1 or own not in TOKEN_SPLIT else (1, tensor))
     ]
     known = [row for row in rows if row is not None]
     known.sort(key=lambda row: (-(row.max_concurrency or 0), row.pipeline, row.tensor, row.decode_context))

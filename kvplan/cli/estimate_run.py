@@ -10,6 +10,7 @@ from kvplan.cli.common import print_json
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
+    from kvplan.engines.commands import LaunchCommand
     from kvplan.spec.resolve import LoadedModel
 
 
@@ -78,9 +79,10 @@ def served(source: Source, where: Where, own: Mapping[str, Any], asked: dict[str
         with_ranks,
     )  # fmt: skip
 
-    engine, settings, model, notes = where.engine, dict[str, Any](), None, tuple[str, ...]()
+    engine, settings, notes, read = where.engine, dict[str, Any](), tuple[str, ...](), None
     if where.command is not None:
-        engine, settings, model, notes = _from_command(where.command, engine)
+        read, notes = _from_command(where.command, engine, source.model)
+        engine, settings = _named(read, engine), read.settings()
     assert engine is not None
     if where.config is not None:
         settings |= {
@@ -88,7 +90,10 @@ def served(source: Source, where: Where, own: Mapping[str, Any], asked: dict[str
         }
     settings |= native_settings(engine, own)
     settings = with_ranks(settings, where.num_gpus)
-    loaded = source.load(model)
+    loaded = source.load(None if read is None else read.model or (read.hint.model if read.hint else None))
+    if read is not None:
+        loaded, unsized = _stored(loaded, _weights(read, loaded))
+        notes += unsized
     asked["kv_cache_dtype"] = analytic_dtype(settings, asked["kv_cache_dtype"])
     if output.matrix is not None or output.layouts:
         return _tables(loaded, engine, where, settings, asked, output)
@@ -105,25 +110,69 @@ def served(source: Source, where: Where, own: Mapping[str, Any], asked: dict[str
     return answer.exit_code
 
 
-def _from_command(text: str, engine: str | None) -> tuple[str, dict[str, Any], str | None, tuple[str, ...]]:
-    """Engine, flags and model of a launch command, and what it said that isn't used."""
+def _from_command(text: str, engine: str | None, model: str | None) -> tuple[LaunchCommand, tuple[str, ...]]:
+    """A launch command, and what to say of it: what it said that isn't used, and a model that is guessed."""
     from kvplan.engines.commands import parse_command
     from kvplan.engines.registry import canonical_engine
 
     read = parse_command(text, version=engine.partition("@")[2] or None if engine else None)
     if engine is not None and canonical_engine(engine.partition("@")[0]) != canonical_engine(read.engine):
         raise InputError(f"--engine: found {engine} beside a command of {read.engine}, expected one engine")
-    version = engine.partition("@")[2] if engine else read.version
     notes = list(read.warnings)
     if read.ignored:
         notes.append(f"flags without effect on the cache are ignored: {', '.join(read.ignored)}")
-    if read.unknown:
-        notes.append(f"flags that {read.engine} doesn't have are ignored: {', '.join(read.unknown)}")
-    model = read.model
-    if model is None and read.hint is not None and read.hint.model is not None:
-        model = read.hint.model
+    said = tuple(note.partition(" is no argument of ")[0] for note in read.warnings)
+    unsaid = [word for word in read.raw_unknown if word.partition("=")[0] not in said]
+    if unsaid:
+        notes.append(f"{read.engine} has no use for these, they are ignored: {', '.join(unsaid)}")
+    if model is None and read.model is None and read.hint is not None and read.hint.model is not None:
         notes.append(f"the model is taken to be {read.hint.text}: give MODEL to be sure")
-    return f"{read.engine}@{version}" if version else read.engine, read.settings(), model, tuple(notes)
+    return read, tuple(notes)
+
+
+def _named(read: LaunchCommand, engine: str | None) -> str:
+    """The command's engine with its version, `engine`'s where that has one."""
+    version = engine.partition("@")[2] if engine else read.version
+    return f"{read.engine}@{version}" if version else read.engine
+
+
+#: What Ollama's library stores a model in whose name tells no format, unless the model has a format of its own.
+_OLLAMA_WEIGHTS = "Q4_K_M"
+_PLAIN_WEIGHTS = ("BF16", "F16", "FP16")
+
+
+def _weights(read: LaunchCommand, loaded: LoadedModel) -> str | None:
+    """The GGUF type that the command's file or name tells; Ollama's own one where its name tells none."""
+    if read.hint is None or read.engine not in ("llama.cpp", "ollama"):
+        return None
+    own = loaded.spec.quantization
+    usual = _OLLAMA_WEIGHTS if read.engine == "ollama" and (own is None or own.method != "mxfp4") else None
+    return read.hint.weights or usual
+
+
+def _stored(loaded: LoadedModel, weights: str | None) -> tuple[LoadedModel, tuple[str, ...]]:
+    """The model with its weights stored as a GGUF file's name says, and what to say where their size isn't known.
+
+    The headers of a GGUF file that was read are exact and stay.
+    """
+    from dataclasses import replace
+
+    from kvplan.memory.weight_formats import weight_methods
+    from kvplan.spec.model import WeightQuantization
+
+    own = loaded.spec.quantization
+    if weights is None or (own is not None and own.method.startswith("gguf")):
+        return loaded, ()
+    method = f"gguf-{weights.lower().removeprefix('ud-')}"
+    if method in weight_methods():
+        stored: WeightQuantization | None = WeightQuantization(method)
+    elif weights.upper() in _PLAIN_WEIGHTS:
+        stored = None
+    elif own is not None and own.method == weights.lower().removesuffix("_moe"):
+        return loaded, ()
+    else:
+        return loaded, (f"the size of {weights} weights isn't known: they are counted as the checkpoint stores them",)
+    return replace(loaded, spec=replace(loaded.spec, quantization=stored), tensors=None), ()
 
 
 def _tables(

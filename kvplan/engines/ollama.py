@@ -8,6 +8,7 @@ from typing import Any
 
 from kvplan.engines.base import Device, EngineAnswer, Parallelism
 from kvplan.engines.llama_cpp.engine import ENGINE as LLAMA_CPP
+from kvplan.engines.llama_cpp.engine import offload_note
 from kvplan.engines.options import Option, read_options
 from kvplan.engines.versions import load_rules, rules_at
 from kvplan.spec.model import ModelSpec
@@ -62,12 +63,15 @@ class Ollama:
             "ubatch_size": options["num_batch"] or rules["num_batch"],
             "n_gpu_layers": options["num_gpu"],
             "gguf_mla_keys": rules["mla_keys"],
+            "fit": False,
         }
         answer = LLAMA_CPP.plan(spec, inner, parallel, available_bytes, device, rules["build"])
         found = [rules.warning] if rules.warning else []
         found += options.warnings(self.name)
         if kind != options["kv_cache_type"]:
             found.append(f"OLLAMA_KV_CACHE_TYPE {options['kv_cache_type']} has no effect without flash attention: f16")
+        if answer.refused is not None and options["num_gpu"] == -1:
+            found.append(offload_note("num_gpu"))
         return replace(
             answer,
             name=self.name,

@@ -230,7 +230,11 @@ def test_what_a_command_says_in_vain_is_listed(kvplan_cli: Cli) -> None:
     command = "vllm serve Qwen/Qwen3-32B -tp 2 --served-model-name x --frobnicate 3"
     warnings = document(kvplan_cli("estimate", "--command", command, "--gpu", "h200", "--json"))["warnings"]
     assert any("served_model_name" in warning for warning in warnings)
-    assert any("doesn't have" in warning and "frobnicate" in warning for warning in warnings)
+    assert ["no argument of vllm" in warning for warning in warnings if "frobnicate" in warning] == [True]
+    stray = document(
+        kvplan_cli("estimate", "--command", "llama-server -m qwen3-32b.gguf stray", "--gpu", "h200", "--json")
+    )
+    assert ["no use" in warning for warning in stray["warnings"] if "stray" in warning] == [True]
 
 
 @pytest.mark.parametrize(

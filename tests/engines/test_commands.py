@@ -244,6 +244,11 @@ class TestOthers:
         assert read.model == "internlm/internlm3-8b-instruct"
         assert dict(read.flags) == {"tp": 2, "cache_max_entry_count": 0.5}
 
+    def test_ollama_run_is_a_server_with_a_model(self) -> None:
+        read = parse_command("OLLAMA_CONTEXT_LENGTH=8192 ollama run qwen3:32b-q8_0 --verbose 'hi there'")
+        assert read.engine == "ollama" and read.hint is not None
+        assert (read.hint.model, read.hint.weights, read.flags) == ("Qwen/Qwen3-32B", "Q8_0", {"context_length": 8192})
+
     def test_ollama_is_set_up_by_variables_alone(self) -> None:
         read = parse_command("OLLAMA_NUM_PARALLEL=4 OLLAMA_FLASH_ATTENTION=1 OLLAMA_KEEP_ALIVE=-1 ollama serve")
         assert dict(read.flags) == {"num_parallel": 4, "flash_attention": True}
@@ -334,7 +339,8 @@ class TestAroundTheProgram:
             ("vllm serve 'x", "a single quote that isn't closed"),
             ('vllm serve "x', "a double quote that isn't closed"),
             ("echo vllm serve x", "expected a command that starts an engine"),
-            ("ollama pull llama3.1:8b", "expected a command that starts an engine"),
+            ("ollama pull llama3.1:8b", "expected a command that starts an engine: .*ollama serve.*ollama run"),
+            ("ollama run $MODEL", "expected a command that starts an engine"),
             ("", "expected a command that starts an engine"),
             ("vllm serve a/b; vllm serve c/d", "found 2 commands"),
             ("vllm serve a/b --max-num-seqs", "--max-num-seqs expects a value"),

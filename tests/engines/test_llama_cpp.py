@@ -99,6 +99,49 @@ def test_server_defaults_share_one_context() -> None:
     assert (split.setting("kv_unified"), split.max_model_len) == (False, 2048)
 
 
+def test_slots_of_one_unified_context_share_its_cells() -> None:
+    """Four slots on one stream of 8,192 cells hold one request of 8,192 tokens; split, four of 2,048."""
+    auto = ask(small(), {"ctx_size": 8192})
+    assert (auto.num_blocks, auto.blocks_per_request, auto.max_concurrency) == (8192, 8192, 1.0)
+    assert auto.binding == "KV cache" and auto.reserved_bytes_one_request == auto.needed_bytes_one_request
+    split = ask(small(), {"ctx_size": 8192, "parallel": 4})
+    assert (split.num_blocks, split.blocks_per_request, split.max_concurrency) == (8192, 2048, 4.0)
+    assert split.binding == "slots" and 4 * split.reserved_bytes_one_request == split.needed_bytes_one_request
+
+
+def test_windows_are_kept_for_each_slot() -> None:
+    """Window cells of a unified cache: 4 slots x 512 + a micro-batch of 512 = 2,560, so no slot waits for another."""
+    answer = ask(small(blocks={"full": SlidingWindow(8, 8, 128, 512)}), {"ctx_size": 8192})
+    assert answer.pool("SWA KV cache").slots == 2560 and answer.max_concurrency == 4.0
+
+
+def test_memory_of_each_stage_serves_its_ranks() -> None:
+    """Two sizes on four devices: one layer of 4,096 cells x 2 KiB x 2 fits 16 MiB, and not a byte less.
+
+    Three layers and the output take a device each.
+    """
+    size, spec = 4096 * 8 * 128 * 2 * 2, small(layers=("3 x full",))
+    parallel, settings = Parallelism(tensor=2, pipeline=2), {"ctx_size": 4096, "parallel": 1}
+    assert ENGINE.plan(spec, settings, parallel, [size, size], DEVICE).refused is None
+    assert ENGINE.plan(spec, settings, parallel, [size, size - 1], DEVICE).refused is not None
+    with pytest.raises(InputError, match="found 3 sizes"):
+        ENGINE.plan(spec, settings, parallel, [size] * 3, DEVICE)
+
+
+def test_layers_go_to_the_cpu_where_nothing_says_how_many_stay() -> None:
+    settings = {"ctx_size": 4096, "parallel": 1}
+    assert any("CPU" in note and "-ngl" in note for note in ask(small(), settings, available=[0]).warnings)
+    for more in ({"n_gpu_layers": 4}, {"fit": "off"}):
+        assert not any("CPU" in note for note in ask(small(), settings | more, available=[0]).warnings)
+    assert not any("CPU" in note for note in ask(small(), settings).warnings)
+
+
+def test_mla_keys_are_assumed_of_latents_alone() -> None:
+    mla = small(blocks={"full": LatentAttention(128, 512, 64, nope_head_dim=128, v_head_dim=128)}, layers=("full",))
+    assert any("MLA keys" in note for note in ask(mla, {}).assumptions)
+    assert not any("MLA keys" in note for note in ask(small(), {}).assumptions)
+
+
 @pytest.mark.parametrize(
     ("version", "expected"),
     [("b5000", 128 * 192 + 128 * 128), ("b5614", 576 + 512), ("b11549", 576)],

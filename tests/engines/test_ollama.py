@@ -33,6 +33,15 @@ def test_slots_multiply_the_context() -> None:
     assert answer.max_model_len == 4096
 
 
+def test_layers_go_to_the_cpu() -> None:
+    def notes(settings: dict[str, Any]) -> list[str]:
+        answer = ENGINE.plan(SPEC, settings, Parallelism(), [0], Device("any", 1 << 40), None)
+        return [note for note in answer.warnings if "CPU" in note]
+
+    assert len(notes({})) == 1 and "num_gpu" in notes({})[0]
+    assert notes({"num_gpu": 64}) == []
+
+
 def test_quantized_cache_needs_flash_attention() -> None:
     plain = ask({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "0.9.0")
     assert any("no effect without flash attention" in warning for warning in plain.warnings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvplan.engines.base import Device, EngineAnswer, Parallelism
@@ -93,6 +93,34 @@ def test_host_pool_and_limits() -> None:
     answer = ask(LLAMA_8B, {"host_cache_size": 10 * 32 * 131072 + 1, "max_tokens": 4096}, 10 * GIB)
     assert answer.pool("host blocks").slots == 10 and answer.capacity_tokens == 4096
     assert any("max_seq_len becomes 4,096" in warning for warning in answer.warnings) and answer.max_model_len == 4096
+
+
+def test_a_pool_too_small_for_a_request_shortens_it() -> None:
+    """1,000 blocks of 32 tokens hold one request of 32,000 of the 131,072 tokens, in all figures alike."""
+    block = 32 * 131072
+    answer = ask(LLAMA_8B, {}, 1000 * block + block // 2)
+    assert (answer.max_model_len, answer.num_blocks, answer.blocks_per_request) == (32000, 1000, 1000)
+    assert answer.max_concurrency == 1.0
+    assert answer.needed_bytes_one_request == answer.reserved_bytes_one_request == 1000 * block
+
+
+def test_a_shortened_request_keeps_whole_windows() -> None:
+    """10 full layers of 100 blocks and 52 window layers of 33 make 3,200 tokens; a byte less makes 99 blocks."""
+    block, spec = 32 * 8192, model(GEMMA, ("10 x f", "52 x w"), "gemma3_text")
+    budget = block * (10 * 100 + 52 * 33)
+    answer = ask(spec, {}, budget)
+    assert (answer.max_model_len, answer.max_concurrency, answer.needed_bytes_one_request) == (3200, 1.0, budget)
+    assert [pool.slots for pool in answer.pools] == [100, 33]
+    assert ask(spec, {}, budget - 1).max_model_len == 99 * 32
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 1 << 36))
+def test_whatever_starts_holds_one_request(budget: int) -> None:
+    for spec in (LLAMA_8B, model(GEMMA, ("10 x f", "52 x w"), "gemma3")):
+        answer = ask(spec, {}, budget)
+        if answer.refused is None:
+            assert (answer.max_concurrency or 0) >= 1 and answer.needed_bytes_one_request <= budget
 
 
 def test_refusals() -> None:

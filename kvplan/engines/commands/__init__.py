@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from kvplan.engines.commands.build import Builder
+from kvplan.engines.commands.build import Builder, ollama_hint
 from kvplan.engines.commands.heads import Head
 from kvplan.engines.commands.images import catalog
 from kvplan.engines.commands.launch import LaunchCommand
 from kvplan.engines.commands.options_files import ReadFile
-from kvplan.engines.commands.scripts import read_script_text
+from kvplan.engines.commands.scripts import ScriptReading, read_script_text
 from kvplan.engines.commands.words import Word, as_words
 from kvplan.errors import InputError, show
 
@@ -46,6 +47,9 @@ def parse_command(
     if text is None:
         text = " ".join(_quoted(word) for word in as_words(text_or_words))
     reading = read_script_text(text, environment=variables, read_file=read_file, positional=(), name="--command")
+    run = _ollama_run(reading)
+    if run is not None:
+        return run
     if len(reading.launches) != 1:
         raise _no_single_launch(text, len(reading.launches))
     launch = reading.launches[0]
@@ -60,8 +64,20 @@ def parse_command(
     return command
 
 
+def _ollama_run(reading: ScriptReading) -> LaunchCommand | None:
+    """`ollama run NAME` alone, as a server that loads NAME; None for anything else."""
+    runs = [run for run in reading.other if [word.text for word in run.words[:2]] == ["ollama", "run"]]
+    if reading.launches or len(runs) != 1 or len(reading.pulled) != 1:
+        return None
+    command = build_command(Head("ollama", (), ("ollama", "run"), False), env=runs[0].environment)
+    hint = ollama_hint(reading.pulled[0])
+    return replace(command, hint=hint, model_hint=hint.text)
+
+
 def _no_single_launch(text: str, count: int) -> InputError:
-    programs = ", ".join((*catalog()["programs"], "python -m sglang.launch_server"))
+    known = catalog()["programs"].items()
+    started = [" ".join((name, *(() if entry.get("default") else entry.get("serve", ())))) for name, entry in known]
+    programs = ", ".join((*started, "ollama run", "python -m sglang.launch_server"))
     if count:
         return InputError(f"--command: found {count} commands that start an engine in {show(text)}, expected one")
     return InputError(f"--command: found {show(text)}, expected a command that starts an engine: {programs}")

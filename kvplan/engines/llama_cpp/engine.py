@@ -17,7 +17,8 @@ from kvplan.engines.options import Option, Options, read_options
 from kvplan.engines.support import require_layers
 from kvplan.engines.versions import Rules, load_rules, rules_at
 from kvplan.errors import InputError
-from kvplan.spec.model import ModelSpec
+from kvplan.spec.layers import LatentAttention
+from kvplan.spec.model import ModelSpec, branches
 from kvplan.units import MIB, gib, tokens
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -79,8 +80,9 @@ class LlamaCpp:
         options = read_options(OPTIONS, settings)
         types = cache_types(spec, options, rules)
         plan = _Plan(spec, options, rules, types, parallel.tensor * parallel.pipeline)
-        context, source = plan.context(available_bytes)
-        answer = plan.answer(self.name, context, source, available_bytes)
+        available = plan.available(available_bytes, parallel)
+        context, source = plan.context(available)
+        answer = plan.answer(self.name, context, source, available)
         return replace(answer, warnings=(*answer.warnings, *notes))
 
 
@@ -174,13 +176,12 @@ class _Plan:
     def fits(self, context: int, available: Sequence[int]) -> bool:
         return all(need <= have for need, have in zip(self.per_device(context), available, strict=True))
 
-    def context(self, available_bytes: Sequence[int]) -> tuple[int, str]:
+    def context(self, available: Sequence[int]) -> tuple[int, str]:
         """The context to allocate and where it comes from: asked, or the model's own, shrunk where --fit may."""
         asked = int(self.options["ctx_size"])
         if asked:
             return asked, "asked"
         longest = self.spec.max_context or DEFAULT_CONTEXT
-        available = self._available(available_bytes)
         if not self.rules["fit"] or not self.options["fit"] or self.fits(longest, available):
             return longest, "the model's own length"
         shrunk = self.longest(available, longest)
@@ -197,21 +198,23 @@ class _Plan:
                 high = middle - 1
         return low * 256
 
-    def _available(self, given: Sequence[int]) -> list[int]:
+    def available(self, given: Sequence[int], parallel: Parallelism) -> list[int]:
+        """One figure a device, of one for all, one a device or one a pipeline stage."""
         figures = list(given) * self.devices if len(given) == 1 else list(given)
+        if len(figures) == parallel.pipeline:
+            figures = [figure for figure in figures for _ in range(parallel.tensor)]
         if len(figures) != self.devices:
             raise InputError(
                 f"--available-memory: found {len(figures)} sizes, expected one or {self.devices}, one for each device"
             )
         return figures
 
-    def answer(self, name: str, context: int, source: str, available_bytes: Sequence[int]) -> EngineAnswer:
-        available = self._available(available_bytes)
+    def answer(self, name: str, context: int, source: str, available: Sequence[int]) -> EngineAnswer:
         cells, caches, places = self.cells(context), self.caches(context), self.places()
         pools = tuple(cache.pool(range(self.devices), places) for cache in caches)
         needs = [sum(pool.bytes_per_stage[device] for pool in pools) for device in range(self.devices)]
         worst = max(range(self.devices), key=lambda device: needs[device] - available[device])
-        main = _main(caches)
+        main, requests = _main(caches), _requests(caches, cells)
         limit = self.spec.max_context or context
         longest = self.longest(available, max(limit, context))
         refused = None
@@ -229,21 +232,21 @@ class _Plan:
             num_blocks=None if refused else main.cells * main.streams,
             usable_blocks=None if refused else main.cells * main.streams,
             bytes_per_block=_cell_bytes(main, places, self.devices),
-            blocks_per_request=main.cells,
-            capacity_tokens=None if refused else cells.context,
-            max_concurrency=None if refused else float(cells.slots),
+            blocks_per_request=min(main.cells, cells.per_slot),
+            capacity_tokens=None if refused else max(cells.context, requests * cells.per_slot),
+            max_concurrency=None if refused else float(requests),
             needed_bytes_one_request=needs[worst],
-            reserved_bytes_one_request=needs[worst] if cells.streams == 1 else needs[worst] // cells.streams,
+            reserved_bytes_one_request=needs[worst] // requests,
             groups=_groups(caches, places, self.devices),
             log_lines=_log_lines(caches, cells),
             refused=refused,
             estimated_max_model_len=longest or None,
             settings=self._settings(cells, source),
             derivation=_derivation(caches, cells),
-            warnings=self._warnings(name, caches, pools, cells),
+            warnings=(*self._warnings(name, caches, pools, cells), *self._offload(refused)),
             assumptions=_assumptions(self),
             pools=pools,
-            binding="slots",
+            binding="slots" if requests == cells.slots else main.name,
         )
 
     def _settings(self, cells: Cells, source: str) -> tuple[Setting, ...]:
@@ -270,6 +273,31 @@ class _Plan:
         if any(cache.name == STATES for cache in caches) and self.options["cache_type_k"] not in ("f16", "f32"):
             found.append("the recurrent state stays in f32: --cache-type-k and -v don't reach it")
         return tuple(found)
+
+    def _offload(self, refused: Refusal | None) -> tuple[str, ...]:
+        """What the engine does instead of stopping, where nobody said how many layers stay on the devices."""
+        fits = self.rules["fit"] and self.options["fit"]
+        return (offload_note("-ngl"),) if refused and fits and self.options["n_gpu_layers"] == -1 else ()
+
+
+def offload_note(flag: str) -> str:
+    """A sentence on a plan that doesn't fit, for an engine that moves layers; `flag` says how many stay."""
+    return (
+        "this plan keeps every layer on the GPU, where it doesn't fit: the engine would put layers on the CPU and run "
+        f"slower ({flag} says how many stay); a smaller quantization of the weights or a q8_0 cache takes less"
+    )
+
+
+def _requests(caches: Sequence[Cache], cells: Cells) -> int:
+    """Requests of the greatest length at once: the slots, unless they share the cells of one stream.
+
+    Windows, states and DeepSeek V4's streams are kept for each slot even in a unified cache.
+    """
+    shared = any(
+        cache.rows and cache.labels[0] == "K" and cache.streams == 1 and cache.cells == cells.per_stream
+        for cache in caches
+    )
+    return min(cells.slots, cells.context // cells.per_slot) if shared else cells.slots
 
 
 def _main(caches: Sequence[Cache]) -> Cache:
@@ -337,7 +365,8 @@ def _assumptions(plan: _Plan) -> tuple[str, ...]:
         found.append("flash attention is taken as on: auto switches it off only where a device lacks it")
     if plan.types.whole_context:
         found.append(f"{plan.spec.model_type}: its window isn't applied by llama.cpp, so layers hold the whole context")
-    if not plan.options.asked("gguf_mla_keys") and plan.types.mla in ("latent", "double"):
+    latent = any(isinstance(part, LatentAttention) for block in plan.spec.blocks.values() for part in branches(block))
+    if latent and not plan.options.asked("gguf_mla_keys") and plan.types.mla in ("latent", "double"):
         found.append("the GGUF is taken to carry the MLA keys; without them expanded heads are stored")
     return tuple(found)
 

@@ -85,8 +85,8 @@ class TensorrtLlm:
         layers = _layers(spec, precision, options, rules, ranks)
         stages = by_stage(layers, spec.layer_count, parallel.pipeline)
         length = options["max_seq_len"] or spec.max_context or 4096
-        pools = _Pools(spec, options, rules, block, length, tuple(map(tuple, stages)), tuple(budgets))
-        answer = pools.answer(self.name)
+        pools = _Pools(spec, options, rules, block, length, length, tuple(map(tuple, stages)), tuple(budgets))
+        answer = pools.shrunk().answer(self.name)
         return replace(answer, warnings=(*answer.warnings, *notes))
 
 
@@ -132,13 +132,17 @@ def _entry_share(item: Stored) -> Fraction:
 
 @dataclass(frozen=True)
 class _Pools:
-    """Layers by window on each stage, and the sizes that follow from the budgets."""
+    """Layers by window on each stage, and the sizes that follow from the budgets.
+
+    `length` is the longest request, which the pools may have shortened from the `wanted` one.
+    """
 
     spec: ModelSpec
     options: Options
     rules: Rules
     block: int
     length: int
+    wanted: int
     stages: tuple[tuple[Stored, ...], ...]
     budgets: tuple[int, ...]
 
@@ -195,6 +199,25 @@ class _Pools:
         limit = self.options["max_tokens"]
         return min(count, limit // self.block) if limit else count
 
+    def shrunk(self) -> _Pools:
+        """The same pools with max_seq_len cut to whole blocks that the main one holds; as they are if none fits."""
+        low, high = 0, self.length // self.block
+        if not self.windows or self.holds():
+            return self
+        if len(self.windows) == 1:
+            low = high = min(high, self.blocks(self.windows[0]))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if replace(self, length=middle * self.block).holds():
+                low = middle
+            else:
+                high = middle - 1
+        return replace(self, length=low * self.block) if low else self
+
+    def holds(self) -> bool:
+        """Whether every pool has the blocks of one request of the greatest length."""
+        return all(self.blocks(width) >= self.pages(width) for width in self.windows)
+
     def answer(self, name: str) -> EngineAnswer:
         main = self.windows[0] if self.windows else None
         blocks, pages = self.blocks(main), self.pages(main)
@@ -202,8 +225,9 @@ class _Pools:
         state = self.state_bytes(stage)
         needed = self.request_bytes(stage) + state
         refused = None
-        if blocks < 1:
-            least = int(-(-self.token_bytes(stage, main) * self.block // 1)) + state * self.options["max_batch_size"]
+        if blocks < 1 or not self.holds():
+            one = replace(self, length=min(self.length, self.block))
+            least = one.request_bytes(stage) + state * self.options["max_batch_size"]
             text = f"no block fits: {gib(least)} is needed, {gib(self.budgets[stage])} is left for the cache"
             refused = Refusal(least, self.budgets[stage], None, text)
         concurrency = Fraction(blocks, pages)
@@ -211,7 +235,7 @@ class _Pools:
         return EngineAnswer(
             name=name,
             version=self.rules.version,
-            max_model_len=min(self.length, blocks * self.block) if blocks else self.length,
+            max_model_len=self.length,
             num_blocks=None if refused else blocks,
             usable_blocks=None if refused else blocks,
             bytes_per_block=tuple(
@@ -289,9 +313,10 @@ class _Pools:
 
     def warnings(self, name: str, blocks: int) -> tuple[str, ...]:
         found = [self.rules.warning] if self.rules.warning else []
-        if 0 < blocks * self.block < self.length:
-            held = tokens(blocks * self.block)
-            found.append(f"max_seq_len becomes {held}: the pool holds no more than that of {tokens(self.length)}")
+        if self.length < self.wanted:
+            found.append(
+                f"max_seq_len becomes {tokens(self.length)}: the pool holds no more than that of {tokens(self.wanted)}"
+            )
         found += self.options.warnings(name)
         windowed = any(isinstance(block, kinds.SlidingWindow) for block in self.spec.blocks.values())
         if windowed and not any(self.windows):
