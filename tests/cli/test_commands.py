@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,3 +67,20 @@ def test_quiet_leaves_the_answer_and_the_warnings(kvplan_cli: Cli, monkeypatch: 
     assert "Assumptions" in loud
     assert "Assumptions" not in quiet
     assert loud.startswith(quiet.rstrip("\n"))
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "found"),
+    [
+        ("bash", {"COMP_WORDS": "kvplan do", "COMP_CWORD": "1"}, "doctor"),
+        ("bash", {"COMP_WORDS": "kvplan estimate llama-3.1-7", "COMP_CWORD": "2"}, "llama-3.1-70b"),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "kvplan gpus show h20"}, "h200"),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "kvplan do", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}, "doctor"),
+    ],
+)
+def test_a_shell_completes_commands_models_and_gpus(shell: str, words: dict[str, str], found: str) -> None:
+    environment = {**os.environ, **words, "_KVPLAN_COMPLETE": f"complete_{shell}"}
+    # Completion goes by the program's name, as the console script has it.
+    script = "import sys; sys.argv[0] = 'kvplan'; from kvplan.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert found in done.stdout, done.stderr
