@@ -265,7 +265,9 @@ def command_for(question: Question, answer: EngineAnswer) -> str:
     if launcher is None:
         return ""
     spec = question.loaded.spec
-    words = [launcher.format(model=shlex.quote(spec.hf_ids[0] if spec.hf_ids else spec.id))]
+    # A GGUF file lies on the disk under a name of the user's; the spec's is as good as any.
+    hub = spec.hf_ids and answer.name not in ("llama.cpp", "ik_llama.cpp")
+    words = [launcher.format(model=shlex.quote(spec.hf_ids[0] if hub else spec.id))]
     sizes = {name: getattr(question.parallel, name) for name in ("tensor", "pipeline", "data")}
     ranks = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
     given = native_settings(answer.name, ranks)
