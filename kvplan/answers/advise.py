@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 from kvplan.answers.advise_words import constraint, gain_text, memory_words
 from kvplan.answers.composed import CacheOptions
 from kvplan.answers.fit import USABLE_SHARE_PERCENT, weights_of
-from kvplan.answers.levers import Candidate, Ruled, candidates, in_checkpoint, lever_words, needs_training
+from kvplan.answers.levers import (
+    Candidate,
+    Ruled,
+    candidates,
+    in_checkpoint,
+    lever_words,
+    needs_training,
+)
+from kvplan.answers.on_engine import OnEngine, on_engine
+from kvplan.answers.ranking import Goal, helping_levers
 from kvplan.answers.records import Model
 from kvplan.answers.schema import document_schema
 from kvplan.answers.standing import Deployment, Standing
@@ -26,9 +35,9 @@ from kvplan.spec.model import ModelSpec
 from kvplan.spec.resolve import LoadedModel
 from kvplan.units import GIB, parse_bytes, parse_tokens, tokens
 
-Goal: TypeAlias = Literal["capacity", "latency", "idle-sessions", "context"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 MAX_GPUS = 100_000
+_RANKS = ("parallel", "decode-context")
 _UNITS: dict[Goal, Literal["tokens", "ms", "sessions"]] = {
     "capacity": "tokens", "latency": "ms", "idle-sessions": "sessions", "context": "tokens",
 }  # fmt: skip
@@ -72,8 +81,9 @@ class Lever:
 
 @record
 class Advice:
-    """The whole answer. `choice` is the rank of the lever with the largest gain among those of risk exact or low, else
-    of all; null where no lever helps. `exit_code` is 1 when the batch fits neither now nor with the choice.
+    """The whole answer. `choice` is the rank of the lever with the largest gain among those that run the batch (or at
+    least one sequence, where none does): of risk exact or low on the same GPUs, else of all; null where none runs any.
+    `exit_code` is 1 when the batch fits neither now nor with the choice.
     """
 
     schema_version: int
@@ -136,7 +146,7 @@ def advise(
 
     `share_prefix` tokens are taken to be equal in all requests, `offload` is the tier that idle sessions may wait on
     (host memory of 64 GiB by default), `pool` the KV bytes of one GPU where they are known. Raises InputError for a
-    wrong value, and for an engine without the model's layers.
+    wrong value, and for what the engine would not start with.
     """
     wanted = next((known for known in GOALS if known == goal), None)
     if wanted is None:
@@ -158,10 +168,16 @@ def advise(
         raise InputError(
             f"--share-prefix: found {tokens(shared)} tokens, expected fewer than the {tokens(context)} of the context"
         )
-    deployment, notes = _deployment(loaded, device, num_gpus, context, batch, block_size, pool)
-    now = deployment.standing(base)
+    deployment = _deployment(loaded, device, num_gpus, context, batch, block_size, pool)
+    at = on_engine(loaded, name, deployment, base)
+    now = at.standing(base, gpus=num_gpus)
     found, ruled = candidates(spec, name, device, base, num_gpus, shared, tier)
-    levers = _levers(deployment, now, found, wanted, name, ruled)
+    pools = bool(supports(name, "paging"))
+    levers = tuple(
+        _lever(rank, gain, candidate, now, after, wanted, deployment, pools)
+        for rank, (gain, candidate, after) in enumerate(helping_levers(at, now, base, found, wanted, ruled), 1)
+    )
+    choice = _choice(levers, now, batch)
     return Advice(
         schema_version=1,
         command="advise",
@@ -180,24 +196,28 @@ def advise(
             for technique, memory, reads, support in in_checkpoint(spec, name, context)
         ),
         levers=levers,
-        choice=_choice(levers),
+        choice=choice,
         ruled_out=(*ruled, *needs_training(spec)),
-        assumptions=(*notes, *_assumptions(deployment, tier), *spec.assumptions),
+        assumptions=(*_pool_words(at), *_assumptions(deployment, tier), *spec.assumptions),
         evidence=_evidence(spec, device, name, levers),
-        warnings=(*layer_warnings, *_too_many(now, batch)),
+        warnings=(*layer_warnings, *_too_many(now, batch, levers, choice)),
     )
 
 
-def _too_many(now: Standing, batch: int) -> tuple[str, ...]:
+def _too_many(now: Standing, batch: int, levers: tuple[Lever, ...], choice: int | None) -> Iterator[str]:
     if now.sequences >= batch:
-        return ()
-    return (f"a batch of {batch:,} at this context does not run at once: the pool holds {now.sequences:,}",)
+        return
+    yield f"a batch of {batch:,} at this context does not run at once: the pool holds {now.sequences:,}"
+    best = max((lever.after.sequences for lever in levers if lever.rank == choice), default=now.sequences)
+    if best < batch:
+        most = max((lever.after.sequences for lever in levers), default=now.sequences)
+        yield f"no lever here reaches {batch:,}: the most that one alone holds is {max(most, now.sequences):,}"
 
 
 def _deployment(
     loaded: LoadedModel, device: Accelerator, gpus: int, context: int, batch: int, block: int, pool: str | int | None
-) -> tuple[Deployment, list[str]]:
-    weights, notes = weights_of(loaded)
+) -> Deployment:
+    weights, _ = weights_of(loaded)
     given = None if pool is None else parse_bytes(pool, "--pool")
     if weights is None and given is None:
         raise InputError(
@@ -205,13 +225,22 @@ def _deployment(
             "the KV bytes of one GPU"
         )
     usable = device.memory_bytes * USABLE_SHARE_PERCENT // 100
-    if given is None:
-        notes.append(
-            f"one GPU's pool is {USABLE_SHARE_PERCENT} % of its memory less its share of the weights; activations and "
-            "the engine's own buffers take some of it (kvplan estimate --engine, or --pool with the log's figure)"
-        )
     size = None if weights is None else weights.bytes
-    return Deployment(loaded.spec, device, gpus, context, batch, block, usable, size, given), notes
+    return Deployment(loaded.spec, device, gpus, context, batch, block, usable, size, given)
+
+
+def _pool_words(at: OnEngine) -> Iterator[str]:
+    yield from weights_of(at.loaded)[1]
+    if at.predicted:
+        yield (
+            f"pool, tokens and sequences are those of kvplan estimate --engine {at.engine} with the engine's defaults "
+            "(--pool with the log's figure is more exact)"
+        )
+    elif at.filling:
+        yield (
+            f"one GPU's pool is {USABLE_SHARE_PERCENT} % of its memory less its share of the weights; activations and "
+            "the engine's own buffers take some of it (--pool with the log's figure is more exact)"
+        )
 
 
 def _host_tier(device: Accelerator) -> Offload:
@@ -222,65 +251,6 @@ def _host_tier(device: Accelerator) -> Offload:
     return parse_offload(f"{'pcie5' if gen5 else 'pcie4'}:{64 * GIB}")
 
 
-def _levers(
-    deployment: Deployment, now: Standing, found: Iterable[Candidate], goal: Goal, engine: str, ruled: list[Ruled]
-) -> tuple[Lever, ...]:
-    """The candidates that help, best first; those that don't are ruled out with what they do instead."""
-    pools = bool(supports(engine, "paging"))
-    helping: list[tuple[float, Candidate, Standing]] = []
-    seen: set[tuple[Any, ...]] = set()
-    for candidate in found:
-        changed = replace(deployment, gpus=candidate.gpus)
-        try:
-            after = changed.standing(candidate.options, candidate.tier)
-        except InputError as error:
-            ruled.append(Ruled(candidate.technique, str(error)))
-            continue
-        key = (candidate.technique, candidate.risk, tuple(asdict(after).values()))
-        gain = _gain(goal, now, after)
-        if gain <= 0:
-            reason = _why_not(goal, candidate, now, after, deployment.spec.max_context)
-            ruled.append(Ruled(candidate.technique, f"{candidate.setting}: {reason}"))
-        elif key not in seen:
-            helping.append((gain, candidate, after))
-        seen.add(key)
-    helping.sort(key=lambda entry: -entry[0])
-    return tuple(
-        _lever(rank, gain, candidate, now, after, goal, deployment, pools)
-        for rank, (gain, candidate, after) in enumerate(helping, 1)
-    )
-
-
-def _gain(goal: Goal, now: Standing, after: Standing) -> float:
-    match goal:
-        case "capacity":
-            return after.pool_tokens - now.pool_tokens
-        case "context":
-            return after.longest_context_tokens - now.longest_context_tokens
-        case "latency":
-            return 1000 * (now.read_seconds - after.read_seconds)
-        case "idle-sessions":
-            return after.idle_sessions - now.idle_sessions
-
-
-def _why_not(goal: Goal, candidate: Candidate, now: Standing, after: Standing, limit: int | None) -> str:
-    if candidate.technique == "offload":
-        return "bytes of running sequences must be on the device, so it moves those of idle ones alone"
-    if candidate.technique == "prefix" and goal in ("latency", "context"):
-        return "shares stored blocks; each sequence still reads, and is limited by, its whole context"
-    if candidate.technique == "quest" and goal != "latency":
-        return "reads less and stores more: no memory is freed"
-    if goal == "latency" and after.compute_bound and now.compute_bound:
-        return "attention is bound by FLOPs here, which it leaves as they are"
-    if goal == "context" and now.longest_context_tokens == limit:
-        return "the model's own limit binds, not memory"
-    if after.bytes_per_sequence_per_gpu == now.bytes_per_sequence_per_gpu:
-        return "changes no byte of this checkpoint's cache"
-    if now.pool_bytes_per_gpu == 0:
-        return "the weights leave no pool to fill"
-    return "gains nothing for this goal"
-
-
 def _lever(
     rank: int, gain: float, candidate: Candidate, now: Standing, after: Standing, goal: Goal, deployment: Deployment,
     pools: bool,
@@ -289,7 +259,8 @@ def _lever(
     tests = list(words["tests"])
     if candidate.technique == "quantization" and deployment.device.fp8_flops is None:
         tests.append(f"that an attention backend takes it at all: {deployment.device.name} has no fp8 arithmetic")
-    source = "arithmetic" if candidate.technique == "parallel" else find_technique(candidate.technique).source
+    found = candidate.technique not in _RANKS
+    source = find_technique(candidate.technique).source if found else candidate.support.source or "arithmetic"
     return Lever(
         rank=rank,
         technique=candidate.technique,
@@ -309,10 +280,15 @@ def _lever(
     )
 
 
-def _choice(levers: tuple[Lever, ...]) -> int | None:
-    calm = [lever for lever in levers if lever.risk in ("exact", "low") and lever.technique != "parallel"]
-    first = next(iter((*calm, *levers)), None)
-    return None if first is None else first.rank
+def _choice(levers: tuple[Lever, ...], now: Standing, batch: int) -> int | None:
+    """The largest calm gain among the levers that run the batch, else one sequence; None where none runs any."""
+    for wanted in (batch, 1):
+        reaching = [lever for lever in levers if lever.after.sequences >= wanted]
+        calm = [each for each in reaching if each.risk in ("exact", "low") and each.after.gpus == now.gpus]
+        first = next(iter((*calm, *reaching)), None)
+        if first is not None:
+            return first.rank
+    return None
 
 
 def _assumptions(deployment: Deployment, tier: Offload) -> tuple[str, ...]:
@@ -329,7 +305,7 @@ def _assumptions(deployment: Deployment, tier: Offload) -> tuple[str, ...]:
 
 
 def _evidence(spec: ModelSpec, device: Accelerator, engine: str, levers: tuple[Lever, ...]) -> tuple[str, ...]:
-    used = dict.fromkeys(lever.technique for lever in levers if lever.technique != "parallel")
+    used = dict.fromkeys(lever.technique for lever in levers if lever.technique not in _RANKS)
     return (
         f"{spec.id} ({spec.provenance.confidence}): {spec.provenance.source}",
         f"{device.name}: {device.memory_source}; {device.memory_bandwidth_gbs:g} GB/s; {'; '.join(device.source)}",

@@ -74,6 +74,8 @@ def memory_words(candidate: Candidate, now: Standing, after: Standing, pools: bo
         if now.pool_bytes_per_gpu == after.pool_bytes_per_gpu:
             return f"one GPU's pool stays {both(now.pool_bytes_per_gpu)} and holds a smaller share of each token"
         return f"one GPU's pool goes from {both(now.pool_bytes_per_gpu)} to {both(after.pool_bytes_per_gpu)}"
+    if candidate.technique == "decode-context":
+        return f"one GPU's pool stays {both(now.pool_bytes_per_gpu)} and holds a part of each sequence, not a copy"
     if candidate.technique == "prefix":
         return "each sequence's own bytes are unchanged; the shared blocks are stored once"
     if not pools:
@@ -86,10 +88,11 @@ def _grown(now: Standing, after: Standing, block: int) -> str:
     before, later = now.pool_tokens, after.pool_tokens
     ratio = later / before if before else 0
     word = next((text for times, text in _TIMES.items() if abs(ratio - times) < 1e-3), f"grew {ratio:.2f}x")
-    blocks = ""
+    blocks, how = "", ""
     if now.pool_tokens_in_blocks is not None and after.pool_tokens_in_blocks is not None:
+        how = " by division"
         blocks = f", {tokens(now.pool_tokens_in_blocks)} to {tokens(after.pool_tokens_in_blocks)} in blocks of {block}"
-    return f"tokens {word}: {tokens(before)} to {tokens(later)} by division{blocks}"
+    return f"tokens {word}: {tokens(before)} to {tokens(later)}{how}{blocks}"
 
 
 def _more(before: int, after: int) -> str:

@@ -22,11 +22,15 @@ from kvplan.spec.model import ModelSpec, branches
 Risk: TypeAlias = Literal["exact", "low", "medium", "high"]
 QUEST_BUDGET = 2048
 EVICTION_BUDGET = 2048
+MOST_TIMES = 16
+_TIMES = {2: "twice"}
+# Engines that spread a model over GPUs without tensor-parallel ranks.
+_BY_LAYER = ("llama.cpp", "ik_llama.cpp", "ollama", "transformers")
 
 
 @record
 class Candidate:
-    """One thing to change: new options, more GPUs, or a tier for idle sessions."""
+    """One thing to change: new options, more GPUs, a tier for idle sessions, or ranks that split each sequence."""
 
     technique: str
     setting: str
@@ -35,6 +39,7 @@ class Candidate:
     options: CacheOptions
     gpus: int
     tier: Offload | None = None
+    decode_context: int = 1
 
 
 @record
@@ -78,9 +83,30 @@ def candidates(
         found.append(Candidate("offload", setting, "exact", offload, base, gpus, tier))
     else:
         ruled.append(Ruled("offload", _missing(engine, "offload", offload)))
-    more = f"{2 * gpus} GPUs instead of {gpus}, as tensor-parallel ranks"
-    found.append(Candidate("parallel", more, "exact", Support("Y", "twice the devices to pay for"), base, 2 * gpus))
+    found += _decode_context(engine, base, gpus)
     return found, ruled
+
+
+def more_gpus(engine: str, base: CacheOptions, gpus: int) -> Iterator[Candidate]:
+    """Twice the devices, four times and so on, up to `MOST_TIMES`."""
+    times = 2
+    how = "the layers split over them" if engine in _BY_LAYER else "as tensor-parallel ranks"
+    while times <= MOST_TIMES:
+        support = Support("Y", f"{_TIMES.get(times, f'{times} times')} the devices to pay for")
+        setting = f"{times * gpus} GPUs instead of {gpus}, {how}"
+        yield Candidate("parallel", setting, "exact", support, base, times * gpus)
+        times *= 2
+
+
+def _decode_context(engine: str, base: CacheOptions, gpus: int) -> Iterator[Candidate]:
+    """Tensor-parallel ranks that hold parts of each sequence instead of copies, where the engine shards so."""
+    if engine != "vllm":
+        return
+    support = Support("Y", "for latents and KV heads that ranks would copy", "vLLM --decode-context-parallel-size")
+    for ranks in range(gpus, 1, -1):
+        if gpus % ranks == 0:
+            setting = f"each sequence's tokens split over {ranks} of the ranks (--decode-context-parallel-size {ranks})"
+            yield Candidate("decode-context", setting, "exact", support, base, gpus, decode_context=ranks)
 
 
 def in_checkpoint(spec: ModelSpec, engine: str, n: int) -> Iterator[tuple[str, float, float, Support]]:

@@ -27,13 +27,13 @@ MAX_SEQUENCES = 10**9
 
 @record
 class Standing:
-    """What one configuration gives. Bytes with `_per_gpu` are one GPU's.
+    """What one configuration gives. Bytes with `_per_gpu` are one GPU's, as the engine sets them aside if it was asked.
 
-    `pool_tokens` are the pool's bytes over those of a token (of a sequence of the context, where tokens differ in size
-    or a prefix is shared); `pool_tokens_in_blocks` the whole blocks of them, null where tokens differ in size.
-    `read_seconds` is the roofline of one decode step's cache reads for the batch, `compute_bound` says that FLOPs set
-    it. `idle_sessions` are sequences that wait in the pool and on the tier; `resume_seconds` is one session's way back
-    from the tier.
+    `pool_tokens` are the tokens that the engine logs; else the pool's bytes over those of a token (of a sequence of the
+    context, where tokens differ in size or a prefix is shared). `pool_tokens_in_blocks` are the whole blocks of the
+    latter, null where tokens differ in size. `read_seconds` is the roofline of one decode step's cache reads for the
+    batch, `compute_bound` says that FLOPs set it. `idle_sessions` are sequences that wait in the pool and on the tier;
+    `resume_seconds` is one session's way back from the tier.
     """
 
     gpus: int
@@ -53,7 +53,10 @@ class Standing:
 
 @record
 class Deployment:
-    """A model on `gpus` equal devices; `pool_bytes` is one GPU's pool where it was given, else what weights leave."""
+    """A model on `gpus` equal devices; `pool_bytes` is one GPU's pool where it is known, else what weights leave.
+
+    Each of `decode_context` ranks holds its part of every sequence's tokens.
+    """
 
     spec: ModelSpec
     device: Accelerator
@@ -64,6 +67,7 @@ class Deployment:
     usable_bytes: int
     weight_bytes: int | None
     pool_bytes: int | None
+    decode_context: int = 1
 
     @property
     def pool(self) -> int:
@@ -81,7 +85,7 @@ class Deployment:
         """Where it stands under `options`, idle sessions on `tier`. Raises InputError for what can't be combined."""
         composition = replace(options, batch=self.batch).on(self.spec).at(self.context)
         held = RankCache(composition, self.gpus)
-        pool, share = self.pool, held.sequence_bytes(self.context)
+        pool, share = self.pool * self.decode_context, held.sequence_bytes(self.context)
         sequences = held.most_sequences(pool, MAX_SEQUENCES)
         plan = compose_plan(
             composition.spec, composition.precision, composition.techniques, self.context, ranks=self.gpus
@@ -89,11 +93,11 @@ class Deployment:
         token = _token_bytes(plan, self.context)
         shared = composition.techniques.share_prefix is not None
         read, seconds, compute_bound = self._read(composition, plan)
-        return Standing(
+        found = Standing(
             gpus=self.gpus,
-            pool_bytes_per_gpu=pool,
+            pool_bytes_per_gpu=self.pool,
             bytes_per_sequence=composition.sequence_bytes,
-            bytes_per_sequence_per_gpu=share,
+            bytes_per_sequence_per_gpu=-(-share // self.decode_context),
             sequences=sequences,
             pool_tokens=_tokens(held, pool),
             pool_tokens_in_blocks=None if token is None or shared else capacity(pool, token, self.block).tokens,
@@ -101,12 +105,22 @@ class Deployment:
             read_bytes_per_step_per_gpu=read,
             read_seconds=seconds,
             compute_bound=compute_bound,
-            idle_sessions=sequences + (0 if tier is None else tier.capacity_bytes // max(1, share * self.gpus)),
-            resume_seconds=None if tier is None else transfer_seconds(share, tier.bandwidth),
+            idle_sessions=sequences,
+            resume_seconds=None,
         )
+        return self.waiting(found, tier)
+
+    def waiting(self, standing: Standing, tier: Offload | None) -> Standing:
+        """`standing` with the idle sessions that its pool and `tier` hold."""
+        if tier is None:
+            return replace(standing, idle_sessions=standing.sequences, resume_seconds=None)
+        share = standing.bytes_per_sequence_per_gpu
+        more = tier.capacity_bytes // max(1, share * self.gpus)
+        seconds = transfer_seconds(share, tier.bandwidth)
+        return replace(standing, idle_sessions=standing.sequences + more, resume_seconds=seconds)
 
     def _read(self, composition: Composition, plan: CachePlan) -> tuple[int, float, bool]:
-        read = self.batch * int(plan.read_bytes(self.context))
+        read = -(-self.batch * int(plan.read_bytes(self.context)) // self.decode_context)
         loading = read / self.device.memory_bandwidth
         flops = self.batch * int(attention_flops(composition.plan, self.context)) / self.gpus
         computing = flops / self.device.bf16_flops if self.device.bf16_flops else 0.0

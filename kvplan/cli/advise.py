@@ -28,7 +28,8 @@ def advise(
         typer.Option(help="A tier for idle sessions: cpu:256GiB, nvme:1TB,bw=7GB/s. Default: 64 GiB of host."),
     ] = None,
     pool: Annotated[
-        str | None, typer.Option(help="KV bytes of one GPU, as the engine's log has them. Default: what weights leave.")
+        str | None,
+        typer.Option(help="KV bytes of one GPU, as the engine's log has them. Default: the engine's budget."),
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens of one block of the engine's pool.")] = 16,
     record: Annotated[Path | None, typer.Option(help="Write a decision record in Markdown into this file.")] = None,

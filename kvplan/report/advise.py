@@ -117,13 +117,16 @@ def record_text(answer: Advice) -> str:
         lines += ["In the checkpoint already:", "", *(f"- {text}" for text in saved), ""]
     lines += ["## Choice", ""]
     if choice is None:
-        lines += ["None: no lever of this checkpoint and engine helps.", ""]
+        why = "runs one sequence of this context" if answer.levers else "helps"
+        lines += [f"None: no lever of this checkpoint and engine {why}.", ""]
     else:
         lines += [
             f"{choice.setting}: {choice.gain}. Here {choice.memory}.", "",
-            "It has the largest gain among the options that keep answers exact or take 8 bits; more GPUs come last."
+            "It has the largest gain among the options that keep answers exact or take 8 bits and run "
+            "the batch or a part of it; more GPUs come last."
             if choice.risk in ("exact", "low") and choice.technique != "parallel"
-            else "No option that keeps answers exact or takes 8 bits on the same GPUs helps; this is the largest gain.",
+            else "No option that keeps answers exact or takes 8 bits on the same GPUs helps enough; this is the "
+            "largest gain of the others.",
             "",
             "Before it ships, test:", "", *_list(choice.tests),
         ]  # fmt: skip
