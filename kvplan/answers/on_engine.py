@@ -16,6 +16,7 @@ from kvplan.spec.resolve import LoadedModel
 
 # LMDeploy's own numbers of the schemes that kvplan names by their layout.
 _LMDEPLOY = {"int8_per_token_head": "8", "int4_per_token_head": "4", "lmdeploy_turboquant": "42"}
+_STEP = 16  # tokens of the smallest block
 _PLAIN = ("auto", "bf16", "fp16")
 
 
@@ -42,9 +43,24 @@ class OnEngine:
         options = replace(options, skip_layers=_skipped(section) or options.skip_layers)
         plain = at.standing(replace(options, techniques=()))
         placed = plain if self.filling else self._placed(at, plain, section)
+        if self.predicted and placed.longest_context_tokens > at.context:
+            longest = self._startable(at, options, placed.longest_context_tokens)
+            placed = replace(placed, longest_context_tokens=longest)
         if options.techniques:
             placed = _shifted(placed, plain, at.standing(options))
         return at.waiting(placed, tier)
+
+    def _startable(self, at: Deployment, options: CacheOptions, longest: int) -> int:
+        """The context, at most `longest`, that the engine starts with for the batch: blocks hold less than bytes do."""
+        while longest > at.context:
+            section = self._ask(replace(at, context=longest), options, at.decode_context)
+            if section.refused is None and int(section.max_concurrency or 0) >= at.batch:
+                return longest
+            held = section.estimated_max_model_len or 0
+            if section.refused is None:
+                held = int((section.max_concurrency or 0) * longest)
+            longest = min(longest - _STEP, held // at.batch)
+        return at.context
 
     @property
     def filling(self) -> bool:

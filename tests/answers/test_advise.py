@@ -121,3 +121,15 @@ def test_a_prefix_that_frees_less_than_a_session_is_said_so() -> None:
     (reason,) = (ruled.reason for ruled in answer.ruled_out if ruled.technique == "prefix")
     assert "room for less than one more session" in reason
     assert "changes no byte" not in reason
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus"), [("llama-3.1-8b", "rtx-4090", 1), ("llama-3.1-70b", "h100", 2)])
+def test_the_longest_context_is_one_that_starts(model: str, gpu: str, gpus: int) -> None:
+    answer = advised(model, gpu, gpus, 8192, "vllm", "context")
+    limit = resolve_model(model).spec.max_context
+    for lever in answer.levers:
+        context, flags = lever.after.longest_context_tokens, flags_of(lever)
+        assert served(model, gpu, gpus, context, **flags).engine.refused is None
+        # One block more than the longest doesn't start, unless the model's own limit binds.
+        if context != limit:
+            assert served(model, gpu, gpus, context + 64, **flags).engine.refused is not None
