@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -38,6 +39,8 @@ def test_deepseek_v4_flash_compressors_hold_what_llama_cpp_measures() -> None:
     assert near["compressor state"] == ("float32", 65_536)
     assert near["index compressor state"] == ("float32", 16_384)
     assert wide["compressor state"] == ("float32", 524_288)
+    (made,) = (part for part in layer_parts(four, LayerContext(resolve_precision())) if part.name == "compressor state")
+    assert made.entry_formula == "8 rows x 4 x 512 x 4 B"
     assert 21 * (65_536 + 16_384) + 20 * 524_288 == 12_206_080
 
 
@@ -47,6 +50,15 @@ def test_the_named_dtype_is_that_of_states_and_not_of_columns() -> None:
         ("model dtype", 3 * (128 * 64 + 2 * 8 * 128) * 2),
         ("bfloat16", 128 * 64 * 128 * 2),
     ]
+
+
+def test_an_engine_s_own_columns_leave_the_state_alone() -> None:
+    # ggml-org/llama.cpp b11549 keeps the convolution's columns in 32 bits.
+    precision = replace(resolve_precision(state="bfloat16"), conv="float32")
+    found = layer_parts(kinds.ShortConv(2048, 3), LayerContext(precision))
+    assert [(part.dtype, part.entry_bytes) for part in found] == [("float32", 2 * 2048 * 4)]
+    state = layer_parts(kinds.Lightning(32, 128), LayerContext(precision))
+    assert [(part.dtype, part.entry_bytes) for part in state] == [("bfloat16", 32 * 128 * 128 * 2)]
 
 
 def test_a_layer_takes_the_asked_dtype_unless_it_is_skipped() -> None:
@@ -69,6 +81,8 @@ def test_kivi_adds_whole_residuals() -> None:
     # 2 bits and 4 B for each group of 32 values: 3 bits a value, K and V of 8 heads.
     assert part.entry_bytes == 8 * 256 * 3 // 8
     assert part.slope(128 * 9) == Fraction(8 * 256 * 3, 8)
+    # Of the first 128 tokens the keys are packed and the values all stay in 16 bits.
+    assert part.slope(0) == 8 * 128 * 3 // 8 + 8 * 128 * 2
 
 
 @pytest.mark.parametrize(("tokens", "entries"), [(0, 0), (1500, 1500)])
