@@ -50,7 +50,11 @@ def test_what_was_measured_is_found_by_name() -> None:
     [
         ("usable_bytes: 90", "usable_bytes: -1", "usable_bytes: found -1"),
         ("usable_bytes: 90", "usable_bytes: '90'", "usable_bytes: found '90'"),
-        ("copy_bytes_per_second: 4000000000000.0", "copy_bytes_per_second: .inf", "copy_bytes_per_second: found Infinity"),
+        (
+            "copy_bytes_per_second: 4000000000000.0",
+            "copy_bytes_per_second: .inf",
+            "copy_bytes_per_second: found Infinity",
+        ),
         ("copy_bytes_per_second: 4000000000000.0", "copy_bytes_per_second: .nan", "copy_bytes_per_second: found NaN"),
         ("schema_version: 1", "schema_version: 2", "schema_version: found 2"),
         ("t0_seconds: 1.0e-05", "t0_seconds: -1.0", "attention.0.t0_seconds: found -1.0"),
