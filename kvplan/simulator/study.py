@@ -16,10 +16,11 @@ from kvplan.files import read_yaml
 from kvplan.performance.reads import TICKS
 from kvplan.resources import data_dir
 from kvplan.simulator.build import Built, build
+from kvplan.simulator.changes import change
 from kvplan.simulator.eventfiles import ChromeTrace, EventFile
 from kvplan.simulator.request import Request
 from kvplan.simulator.result import summary
-from kvplan.simulator.scenario import Scenario, change, parse_scenario
+from kvplan.simulator.scenario import Scenario, parse_scenario
 from kvplan.units import parse_seconds
 
 MAX_RUNS = 64
