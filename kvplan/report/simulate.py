@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ class Progress:
     WIDTH = 30
 
     def __init__(self, total: int | None = None) -> None:
-        self.shown = sys.stderr.isatty()
+        self.shown = sys.stderr.isatty() and not os.environ.get("KVPLAN_QUIET")
         self.total = total
         self._wrote = False
 
