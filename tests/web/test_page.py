@@ -128,7 +128,7 @@ def test_an_invalid_config_is_one_sentence_at_its_field(page: Any) -> None:
     page.wait_for_selector('#error:has-text("the architecture isn\'t known")')
     refused(page)
     fill(page, config="")
-    assert page.is_hidden("#error")
+    page.wait_for_selector("#error", state="hidden")
     assert page.get_attribute("#config", "aria-invalid") is None
 
 
