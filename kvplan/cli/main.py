@@ -71,10 +71,6 @@ def main() -> None:
         if error.filename is None:
             drop_stdout()
         _fail(os_sentence(error), 2)
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        _fail("numpy: found none, expected it for this command: pip install 'kvplan-llm[plan]'", 2)
     except Exception as error:
         # Click's own errors (typer may carry its own copy of click, so there is no one class to name).
         if not hasattr(error, "format_message"):

@@ -24,7 +24,6 @@ ENABLES = {
     "gpu": "kvplan validate; GPU and driver below",
     "hub": "--hub with the token of a stored log-in",
     "gguf": "the GGUF tests; reading .gguf files needs no package",
-    "plan": "kvplan plan and sweep",
     "plot": "--plot",
     "sweep": "kvplan sweep --format parquet",
     "ray": "kvplan sweep on a Ray cluster",

@@ -137,14 +137,3 @@ def test_it_does_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "matplotlib", "huggingface_hub", "ray"} & set(done.stdout.split())
-
-
-def test_a_command_without_numpy_says_which_extra(
-    kvplan_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("kvplan.planner")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    done = kvplan_cli("plan", "llama-3.1-8b", "--users", "8", "--ctx", "8k")
-    assert done.code == 2
-    assert done.err == "kvplan: numpy: found none, expected it for this command: pip install 'kvplan-llm[plan]'\n"
