@@ -1,8 +1,10 @@
 """Run the commands that the documents show, and hold what is shown against what is printed.
 
-In a fence marked `console`, a line `$ kvplan ...` is run in the repository's root on a terminal of 80 columns without
-colours, and what follows is its output. `| head -N`, `| grep WORD` and `| tail -N` cut it; `$ echo $?` shows the exit
-code of the command before. `python docs/console.py --update` writes the outputs anew, without it they are compared.
+In a fence marked `console`, a line `$ kvplan ...` is run on a terminal of 80 columns without colours, and what follows
+is its output. Each fence has a folder of its own that looks like the repository's root; what its commands write there
+is gone after it. `| head -N`, `| grep WORD` and `| tail -N` cut an output, `> FILE` keeps it in the folder; `$ echo $?`
+shows the exit code of the command before. `python docs/console.py --update` writes the outputs anew, without it they
+are compared.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -36,26 +39,33 @@ def renewed(text: str) -> str:
     return FENCE.sub(lambda match: f"```console\n{_session(match[1])}```", text)
 
 
+@cache
 def _session(block: str) -> str:
     shown, code = [], 0
-    for line in commands(block):
-        if line == "echo $?":
-            output = f"{code}\n"
-        else:
-            code, output = run(re.sub(r"\\\n\s*", "", line))
-        shown.append(f"$ {line}\n{output}")
+    with _folder() as folder:
+        for line in commands(block):
+            if line == "echo $?":
+                output = f"{code}\n"
+            else:
+                code, output = _run(re.sub(r"\\\n\s*", "", line), folder)
+            shown.append(f"$ {line}\n{output}")
     return "".join(shown)
 
 
-@cache
 def run(line: str) -> tuple[int, str]:
     """The exit code and the output of one line, stderr after stdout."""
+    with _folder() as folder:
+        return _run(line, folder)
+
+
+def _run(line: str, folder: Path) -> tuple[int, str]:
+    line, _, kept = line.partition(" > ")
     command, *cuts = (shlex.split(part) for part in line.split(" | "))
     if command[0] != "kvplan":
         raise ValueError(f"found {line}, expected a kvplan command")
     out, err = io.StringIO(), io.StringIO()
     code = 0
-    with _terminal(command), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with _terminal(command, folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         from kvplan.cli.main import main
 
         try:
@@ -65,6 +75,9 @@ def run(line: str) -> tuple[int, str]:
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     for name, argument in cuts:
         lines = _cut(lines, name, argument)
+    if kept:
+        (folder / kept).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        lines = []
     text = "\n".join([*lines, *err.getvalue().splitlines()]).strip("\n")
     return code, f"{text}\n" if text else ""
 
@@ -77,18 +90,28 @@ def _cut(lines: list[str], name: str, argument: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _terminal(command: list[str]) -> Iterator[None]:
-    """The environment of a newcomer: no settings, 80 columns, the repository's root."""
-    kept, argv, folder = dict(os.environ), sys.argv, Path.cwd()
+def _folder() -> Iterator[Path]:
+    """A folder with links to what lies in the repository's root."""
+    with tempfile.TemporaryDirectory() as name:
+        for item in ROOT.iterdir():
+            if not item.name.startswith("."):
+                (Path(name) / item.name).symlink_to(item, target_is_directory=item.is_dir())
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _terminal(command: list[str], folder: Path) -> Iterator[None]:
+    """The environment of a newcomer: no settings, 80 columns, the folder."""
+    kept, argv, before = dict(os.environ), sys.argv, Path.cwd()
     for name in [name for name in os.environ if name.startswith(("KVPLAN_", "HF_"))]:
         del os.environ[name]
     os.environ.update(COLUMNS="80", NO_COLOR="1", TERM="dumb")
     sys.argv = command
-    os.chdir(ROOT)
+    os.chdir(folder)
     try:
         yield
     finally:
-        os.chdir(folder)
+        os.chdir(before)
         sys.argv = argv
         os.environ.clear()
         os.environ.update(kept)

@@ -36,6 +36,13 @@ def test_a_changed_output_is_noticed() -> None:
     assert "one latent and one rotary key" in console.renewed(shown)
 
 
+def test_commands_of_a_fence_share_a_folder_and_leave_the_repository_alone() -> None:
+    shown = "```console\n$ kvplan estimate llama-3.1-8b --json > kept.json\n$ kvplan report kept.json\n```"
+    assert console.renewed(shown) == shown.replace("\n```", "\nkept.html\n```")
+    assert console.run("kvplan report kept.json")[0] == 2
+    assert not list(ROOT.glob("kept.*"))
+
+
 def named() -> Iterator[tuple[str, str]]:
     """Every command line that a document names, in fences, indented or inline."""
     for path in DOCUMENTS:
