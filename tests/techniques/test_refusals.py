@@ -18,6 +18,8 @@ MLA = spec((4, kinds.LatentAttention(128, 512, 64)))
 DSA = spec((4, kinds.LatentAttention(128, 512, 64, indexer=kinds.Indexer(128, 2048, 64))))
 CSA = spec((4, kinds.CompressedSparse(128, 512, 64, 128, 128)))
 WINDOWS = spec((4, kinds.SlidingWindow(8, 8, 128, 1024)))
+MIXED = spec((2, kinds.FullAttention(8, 8, 64)), (2, kinds.CompressedSparse(128, 512, 64, 128, 128)))
+RATIOS = spec(*((2, kinds.CompressedSparse(128, 512, 64, 128, ratio)) for ratio in (4, 128)))
 SHARED = ModelSpec(
     "shared", "shared", "bfloat16",
     {"own": kinds.FullAttention(8, 8, 64), "borrow": kinds.SharedCache("own")}, ("2 x own", "2 x borrow"),
@@ -31,6 +33,7 @@ SHARED = ModelSpec(
         (MAMBA, {"evict": "h2o:0.1+0.1"}, "state holds no single tokens", "no eviction"),
         (DSA, {"evict": "snapkv:2048"}, "indexer", "--kv-cache-dtype"),
         (CSA, {"evict": "tova:64"}, "indexer", "--offload"),
+        (MIXED, {"evict": "tova:64"}, "indexer", "--offload"),
         (MLA, {"evict": "adakv:1024"}, "serves all heads", "tova:1024"),
         (MLA, {"evict": "snapkv:1024,per-query-head"}, "serves all heads", "snapkv:2048"),
         (SHARED, {"evict": "pyramidkv:1024"}, "another layer's cache", "snapkv:2048"),
@@ -41,6 +44,8 @@ SHARED = ModelSpec(
         (WINDOWS, {"sparse_read": "quest"}, "has none", "no sparse reads"),
         (DENSE, {"sparse_read": "quest:page=12", "block_size": 16}, "divides the block", "nearest: 16"),
         (CSA, {"block_size": 16}, "128 tokens", "nearest: --block-size 128"),
+        # The longest entry decides, so that one correction is enough.
+        (RATIOS, {"block_size": 2}, "128 tokens", "nearest: --block-size 128"),
         (CSA, {"share_prefix": 256, "batch": 2}, "128 tokens", "nearest: --block-size 128"),
         (DENSE, {"kv_cache_dtype": "kivi2", "block_size": 16}, "16-bit tail", "turboquant"),
         (DENSE, {"kv_cache_dtype": "kivi2", "share_prefix": 16}, "16-bit tail", "fp8"),
@@ -147,3 +152,10 @@ def test_the_list_means_what_the_options_mean() -> None:
 def test_more_generated_than_stored_is_refused(generated: int) -> None:
     with pytest.raises(InputError, match="generated"):
         apply(DENSE, None, parse_techniques(), 100, generated=generated)
+
+
+def test_the_whole_context_may_be_shared_and_sixteen_bits_need_no_warning() -> None:
+    found = apply(DENSE, None, parse_techniques(share_prefix=8192, batch=2, block_size=16), 8192)
+    # Both sequences hold the same 512 blocks: 4 layers of 2 x 8 heads x 128 x 2 B, once.
+    assert found.stored_bytes == 8192 * 4 * 4096
+    assert found.warnings == ()
