@@ -185,7 +185,11 @@ def test_an_interrupt_keeps_partial_results_and_a_clean_terminal(tmp_path: Path)
     )
     outside, inside = pty.openpty()
     command = [sys.executable, "-m", "kvplan", "simulate", str(path), "--requests", str(tmp_path / "rows.csv")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=inside, stdin=inside, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=inside, stdin=inside, text=True,
+        # Tests that run as a shell's background job inherit an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     drawn = b""
     deadline = time.monotonic() + 60
     while b"requests done" not in drawn and time.monotonic() < deadline:
