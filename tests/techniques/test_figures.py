@@ -7,16 +7,19 @@ from fractions import Fraction
 import pytest
 
 from kvplan.cache.entries import EntryLaw
+from kvplan.cache.formats import find_format
 from kvplan.cache.layout import Part
 from kvplan.cache.precision import resolve_precision
 from kvplan.cache.size import plan_cache
 from kvplan.cache.techniques import (
     Techniques,
     apply,
+    eviction,
     latent,
     offload,
     paging,
     parse_techniques,
+    quantization,
     sparse_reads,
     what_if,
 )
@@ -170,3 +173,35 @@ def test_a_batch_reaches_a_billion(batch: int) -> None:
     assert parse_techniques(batch=batch).batch == batch
     with pytest.raises(InputError, match=r"--batch: found .* from 1 to 1000000000$"):
         parse_techniques(batch=10**9 + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        # Half of a prompt of 8,000, and on top what is generated under a rule that grows; all where keys are masked.
+        ("h2o:0.25+0.25", 4000),
+        ("snapkv:0.5", 5000),
+        ("streamingllm:4+2044", 2048),
+        ("adakv:0.5,masked", 9000),
+    ],
+)
+def test_shares_are_of_the_prompt_and_not_of_what_is_generated(text: str, held: int) -> None:
+    assert eviction.parse_evict(text).budgets(9000, 1000, 3) == (held,) * 3
+
+
+def test_a_recurrent_matrix_is_updated_and_read_and_its_shifted_rows_cost_nothing() -> None:
+    # A rank-one update and a product: 2 FLOPs each a value of 40 heads x 64 x 64.
+    assert entry_flops(kinds.Rwkv(2560, 40, 64), "recurrent state") == 40 * 64 * 64 * 4
+    assert entry_flops(kinds.Rwkv(2560, 40, 64), "token shift state") == 0
+
+
+@pytest.mark.parametrize(("name", "size"), [("kivi2", 96), ("kivi4", 160), ("bf16", 512), ("q4_0", 144)])
+def test_slots_of_a_head_of_128(name: str, size: int) -> None:
+    # 256 values of K and V: 2 and 4 bits with 32 bits a group of 32 (arXiv 2402.02750) are 3 and 5; 8 blocks of 18 B.
+    assert quantization.slot_bytes(find_format(name), 128) == size
+
+
+def test_half_a_block_is_wasted_on_average_in_each_group() -> None:
+    # Lengths spread evenly waste 0 to 15 slots of a block of 16: 7.5, in four groups 30, of 500 and those allocated.
+    assert paging.expected_waste(16, 500) == paging.Waste(Fraction(15, 2), Fraction(15, 2) / (500 + Fraction(15, 2)))
+    assert paging.expected_waste(16, 500, 4).tokens == 30

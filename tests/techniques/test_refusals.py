@@ -34,8 +34,8 @@ SHARED = ModelSpec(
         (DSA, {"evict": "snapkv:2048"}, "indexer", "--kv-cache-dtype"),
         (CSA, {"evict": "tova:64"}, "indexer", "--offload"),
         (MIXED, {"evict": "tova:64"}, "indexer", "--offload"),
-        (MLA, {"evict": "adakv:1024"}, "serves all heads", "tova:1024"),
-        (MLA, {"evict": "snapkv:1024,per-query-head"}, "serves all heads", "snapkv:2048"),
+        (MLA, {"evict": "adakv:1024"}, "adakv gives each KV head a budget", "tova:1024"),
+        (MLA, {"evict": "snapkv:1024,per-query-head"}, "per-query-head copies K and V heads", "snapkv:2048"),
         (SHARED, {"evict": "pyramidkv:1024"}, "another layer's cache", "snapkv:2048"),
         (DENSE, {"evict": "snapkv:1024", "share_prefix": 1024, "batch": 4}, "no longer the prefix", "one of the two"),
         (MLA, {"sparse_read": "quest"}, "no keys of its own", "dsa=2048"),
@@ -150,7 +150,7 @@ def test_the_list_means_what_the_options_mean() -> None:
 
 @pytest.mark.parametrize("generated", [-1, 100, 101])
 def test_more_generated_than_stored_is_refused(generated: int) -> None:
-    with pytest.raises(InputError, match="generated"):
+    with pytest.raises(InputError, match=f"^generated: found {generated}, expected 0 to 99,"):
         apply(DENSE, None, parse_techniques(), 100, generated=generated)
 
 
