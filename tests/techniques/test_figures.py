@@ -23,6 +23,7 @@ from kvplan.cache.techniques import (
     sparse_reads,
     what_if,
 )
+from kvplan.cache.techniques.compose import compose_plan
 from kvplan.cache.techniques.flops import entry_flops
 from kvplan.cache.techniques.heads import head_map
 from kvplan.cache.techniques.rewrite import relayer
@@ -205,3 +206,11 @@ def test_half_a_block_is_wasted_on_average_in_each_group() -> None:
     # Lengths spread evenly waste 0 to 15 slots of a block of 16: 7.5, in four groups 30, of 500 and those allocated.
     assert paging.expected_waste(16, 500) == paging.Waste(Fraction(15, 2), Fraction(15, 2) / (500 + Fraction(15, 2)))
     assert paging.expected_waste(16, 500, 4).tokens == 30
+
+
+def test_a_plan_has_generated_nothing_unless_it_is_told() -> None:
+    # 100 of 1,000 tokens kept, and 50 generated ones on top: 4,096 B a token and layer (2 x 8 heads x 128 x 2 B).
+    asked, precision = parse_techniques(evict="snapkv:100"), resolve_precision()
+    assert compose_plan(dense(2, 8, 128), precision, asked, 1000).needed_bytes(1000) == 2 * 100 * 4096
+    later = compose_plan(dense(2, 8, 128), precision, asked, 1000, generated=50)
+    assert later.needed_bytes(1000) == 2 * 150 * 4096

@@ -103,6 +103,7 @@ def test_marks_say_that_it_needs_training() -> None:
         ("attention-every=1", "nearest: 2"),
         ("attention-every=90", "nearest: 80"),
         ("csa=0", "csa=4+128"),
+        ("csa=0+128", "csa=4+128"),
         ("evict=snapkv:2048", "--evict"),
         ("quest=1", "--sparse-read"),
     ],
