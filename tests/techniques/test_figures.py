@@ -159,7 +159,6 @@ def test_another_order_joins_equal_neighbours_and_keeps_what_is_assumed() -> Non
     (mark,) = model.assumptions
     plain = relayer(model, ["b0", "b0", "new"], {"new": kinds.Lightning(8, 128)})
     assert (plain.layers, plain.assumptions) == (("2 x b0", "1 x new"), (mark,))
-    assert relayer(model, ["b0"] * 3, {}, "said").assumptions == (mark, "said")
 
 
 def test_scores_cost_two_flops_a_value_of_each_query_head() -> None:

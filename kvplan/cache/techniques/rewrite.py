@@ -42,10 +42,9 @@ def runs(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{count} x {name}" for name, count in joined)
 
 
-def relayer(spec: ModelSpec, names: list[str], blocks: dict[str, Layer], assumption: str | None = None) -> ModelSpec:
-    """`spec` with another layer order and more blocks; `assumption` is kept among the spec's own."""
-    assumptions = spec.assumptions if assumption is None else (*spec.assumptions, assumption)
-    return replace(spec, blocks={**spec.blocks, **blocks}, layers=runs(names), assumptions=assumptions)
+def relayer(spec: ModelSpec, names: list[str], blocks: dict[str, Layer]) -> ModelSpec:
+    """`spec` with another layer order and more blocks."""
+    return replace(spec, blocks={**spec.blocks, **blocks}, layers=runs(names))
 
 
 def edit_attention(
