@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -88,7 +89,16 @@ class _Worker:
         self.process.join()
 
 
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
 def _work(pipe: Connection, study: Study, kind: Kind) -> None:
+    # The pipe says so too, but only after the part at hand, which may be minutes of simulation.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     answerer: Answerer | None = None
     try:
         while True:
